@@ -41,8 +41,8 @@ std::exception_ptr error_of_continuation(py::error_already_set& raised) {
 ///
 /// C++ code that follows an operation (DDP's reducer, collect_all) gets another future, `fut`,
 /// completed by a thread of its own, since callbacks of torch's futures may hang on it. Calls
-/// issued by them take the lane of the thread that asked for the future, on any thread, but in no
-/// order: torch calls them as they come.
+/// issued by them take the communicator of the thread that asked for the future, on any thread, but
+/// in no order: torch calls them as they come.
 ///
 /// pybind11 would ask torch's class for the shared_ptr to this object, by a cast that a class
 /// without virtual functions does not have; with a second such base it does not ask.

@@ -2,20 +2,20 @@
 // uneven all_gather. A rank knows the sizes that it sends and expects, but not those between
 // others.
 //
-// A rank's stream is its messages to its peers, laid end to end. It starts with the message to the
+// A rank's outbox is its messages to its peers, laid end to end. It starts with the message to the
 // next rank, so that at any time the ranks read from different peers. A table in the rank's scratch
-// holds the position of each message in the stream. A stream that fits a payload slot is all there
+// holds the position of each message in the outbox. A outbox that fits a payload slot is all there
 // in step 0; a longer one goes through the stage slots in blocks b = 0 .. B-1, each rank's own B.
 // Cost: 1 wait, or max(B) + 1 waits; a message is staged once, and read once by its receiver.
-//   step 0   write the table; copy a short stream to the payload slot
+//   step 0   write the table; copy a short outbox to the payload slot
 //   step 1   agree on the largest number of blocks of any rank, which sets the number of steps;
-//            copy this rank's message to itself, and the messages for it out of short streams;
+//            copy this rank's message to itself, and the messages for it out of short outboxes;
 //            stage block 0
-//   step k   stage block k-1; copy this rank's messages out of block k-2 of every long stream
+//   step k   stage block k-1; copy this rank's messages out of block k-2 of every long outbox
 //
 // Slot reuse: as in all_gather.h. Tables are chosen by the parity of the operation, and payload
 // slots are not those of the previous operation, as argued in all_reduce.h. The table holds the
-// places of payload and stages, which depend on the sizes of the rank's own stream.
+// places of payload and stages, which depend on the sizes of the rank's own outbox.
 //
 // Memory ordering. As in coll/schedule.h; tables are written before step 0 is published and read
 // after the wait of step 1.
@@ -32,10 +32,10 @@
 
 namespace fastcomm {
 
-/// A rank's description of its stream.
+/// A rank's description of its outbox.
 struct MessageTable {
   struct Entry {
-    uint64_t first;  // byte of the stream
+    uint64_t first;  // byte of the outbox
     uint64_t bytes;
   };
   uint64_t blocks;  // 0: in the payload slot
@@ -54,9 +54,9 @@ struct AllToAllV {
   ScratchLayout layout;
   uint64_t sequence;  // of the operation
   std::shared_ptr<Messages> messages;
-  uint64_t bytes;   // of this rank's stream
+  uint64_t bytes;   // of this rank's outbox
   uint64_t block;   // bytes
-  uint64_t blocks;  // of this rank's stream
+  uint64_t blocks;  // of this rank's outbox
 
   AllToAllV(const PeerView& group, const ScratchLayout& slots, uint64_t sequence,
             std::shared_ptr<Messages> wanted);
@@ -79,12 +79,12 @@ struct AllToAllV {
   uint64_t first_turn() const { return sequence * blocks; }
   /// Writes this rank's table.
   void write_table() const;
-  /// Reads the tables: the blocks of the longest stream, and sizes that only their senders know.
+  /// Reads the tables: the blocks of the longest outbox, and sizes that only their senders know.
   /// Raises Error(kMismatch) if a peer sends a size other than the expected one.
   void read_tables() const;
 
   /// Calls visit(data, span) for the part of each message that lies in bytes [from, to) of this
-  /// rank's stream; the span counts in the stream.
+  /// rank's outbox; the span counts in the outbox.
   template <class Visit>
   void each_sent(uint64_t from, uint64_t to, const Visit& visit) const {
     uint64_t at = 0;

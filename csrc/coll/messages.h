@@ -27,7 +27,7 @@ struct Messages {
   /// fills in data and bytes in `receives`, once.
   std::function<char*(int from, uint64_t bytes)> place;
 
-  /// Blocks of the rank with the longest stream, once known.
+  /// Blocks of the rank with the longest outbox, once known.
   uint64_t agreed_blocks = 0;
 
   Messages() = default;

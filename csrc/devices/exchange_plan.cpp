@@ -41,7 +41,7 @@ void RoundWork::clear() {
 }
 
 ExchangePlan::ExchangePlan(const DeviceSet& group)
-    : group_(group), size_(group.size()), lanes_(group.size()), work_(group.size()) {}
+    : group_(group), size_(group.size()), jobs_(group.size()), work_(group.size()) {}
 
 void ExchangePlan::add(const CopyJob& job) {
   CopyJob kept = job;
@@ -50,19 +50,19 @@ void ExchangePlan::add(const CopyJob& job) {
     if (kept.dst[rank] == kept.src) kept.dst[rank] = nullptr;
     any = any || kept.dst[rank] != nullptr;
   }
-  if (any && job.bytes != 0) lanes_[job.from].copies.push_back(kept);
+  if (any && job.bytes != 0) jobs_[job.from].copies.push_back(kept);
 }
 
 void ExchangePlan::add(const ReduceJob& job) {
-  if (job.count != 0) lanes_[job.owner].reductions.push_back(job);
+  if (job.count != 0) jobs_[job.owner].reductions.push_back(job);
 }
 
 void ExchangePlan::clear() {
-  for (Lane& lane : lanes_) {
-    lane.copies.clear();
-    lane.reductions.clear();
-    lane.job = 0;
-    lane.done = lane.staged_bytes = 0;
+  for (RankJobs& jobs : jobs_) {
+    jobs.copies.clear();
+    jobs.reductions.clear();
+    jobs.job = 0;
+    jobs.done = jobs.staged_bytes = 0;
   }
   for (RoundWork& work : work_) work.clear();
 }
@@ -77,22 +77,22 @@ void ExchangePlan::begin(const ReduceSpec& spec) {
     }
   }
   staged_bytes_ = 0;
-  staging_lanes_ = 0;
-  for (int lane = 0; lane < size_; ++lane) {
-    uint64_t& bytes = lanes_[lane].staged_bytes;
-    for (const CopyJob& job : lanes_[lane].copies) {
+  stagers_ = 0;
+  for (int owner = 0; owner < size_; ++owner) {
+    uint64_t& bytes = jobs_[owner].staged_bytes;
+    for (const CopyJob& job : jobs_[owner].copies) {
       for (int rank = 0; rank < size_; ++rank) {
         if (job.dst[rank] == nullptr || rank == job.from || !direct(rank, job.from)) continue;
         touches_[rank] |= rank_bit(job.from);
       }
       bytes += staged(job).total(job.bytes);
     }
-    for (const ReduceJob& job : lanes_[lane].reductions) {
+    for (const ReduceJob& job : jobs_[owner].reductions) {
       touches_[job.owner] |= direct_[job.owner] & ~rank_bit(job.owner);
       bytes += staged(job).total(job.count);
     }
     staged_bytes_ = std::max(staged_bytes_, bytes);
-    staging_lanes_ += bytes != 0;
+    stagers_ += bytes != 0;
   }
 }
 
@@ -129,42 +129,42 @@ uint64_t ExchangePlan::Staged::most(uint64_t wanted, const Room& room) const {
 }
 
 uint64_t ExchangePlan::staging_bytes() const {
-  return std::max(staged_bytes_, kLeastRoom) * staging_lanes_;
+  return std::max(staged_bytes_, kLeastRoom) * stagers_;
 }
 
 bool ExchangePlan::unfinished() const {
-  const auto has_jobs = [](const Lane& lane) { return !lane.finished(); };
-  return std::any_of(lanes_.begin(), lanes_.end(), has_jobs);
+  const auto has_jobs = [](const RankJobs& jobs) { return !jobs.finished(); };
+  return std::any_of(jobs_.begin(), jobs_.end(), has_jobs);
 }
 
 void ExchangePlan::next_round(Room half) {
   for (RoundWork& work : work_) work.clear();
-  int lanes = 0;
-  for (const Lane& lane : lanes_) lanes += lane.staged_bytes != 0 && !lane.finished();
-  const uint64_t share = lanes == 0 ? 0 : std::max(half.left() / lanes, kLeastRoom);
-  for (Lane& lane : lanes_) {
-    if (lane.finished()) continue;
-    if (lane.staged_bytes == 0) {
-      fill(lane, Room{});
+  int sharers = 0;
+  for (const RankJobs& jobs : jobs_) sharers += jobs.staged_bytes != 0 && !jobs.finished();
+  const uint64_t share = sharers == 0 ? 0 : std::max(half.left() / sharers, kLeastRoom);
+  for (RankJobs& jobs : jobs_) {
+    if (jobs.finished()) continue;
+    if (jobs.staged_bytes == 0) {
+      fill(jobs, Room{});
     } else if (half.left() >= share) {
-      fill(lane, Room{half.at, half.at + share});
+      fill(jobs, Room{half.at, half.at + share});
       half.at += share;
     }
   }
 }
 
-void ExchangePlan::fill(Lane& lane, Room room) {
-  while (!lane.finished()) {
-    const bool copying = lane.job < lane.copies.size();
-    const size_t reduction = lane.job - lane.copies.size();
-    const uint64_t total = copying ? lane.copies[lane.job].bytes : lane.reductions[reduction].count;
-    const uint64_t piece = copying ? place(lane.copies[lane.job], lane.done, room)
-                                   : place(lane.reductions[reduction], lane.done, room);
+void ExchangePlan::fill(RankJobs& jobs, Room room) {
+  while (!jobs.finished()) {
+    const bool copying = jobs.job < jobs.copies.size();
+    const size_t reduction = jobs.job - jobs.copies.size();
+    const uint64_t total = copying ? jobs.copies[jobs.job].bytes : jobs.reductions[reduction].count;
+    const uint64_t piece = copying ? place(jobs.copies[jobs.job], jobs.done, room)
+                                   : place(jobs.reductions[reduction], jobs.done, room);
     if (piece == 0) return;  // no room in this round
-    lane.done += piece;
-    if (lane.done < total) continue;
-    ++lane.job;
-    lane.done = 0;
+    jobs.done += piece;
+    if (jobs.done < total) continue;
+    ++jobs.job;
+    jobs.done = 0;
   }
 }
 

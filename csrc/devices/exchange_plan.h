@@ -2,10 +2,10 @@
 // and the places of data that goes through pinned memory. Arithmetic alone: devices/exchange.h
 // defines a round, and enqueues it.
 //
-// A lane is the list of one rank's jobs: those whose data it stages, or that it reduces. Every lane
-// that has something to stage gets an equal share of a round's staging memory, with room for at
-// least the smallest piece, and puts as much of its jobs there as fits; a lane that gets no share
-// waits for a later round. Lanes that stage nothing are done in the first round.
+// A rank's jobs are those whose data it stages, or that it reduces. Every rank that has something to
+// stage gets an equal share of a round's staging memory, with room for at least the smallest piece,
+// and puts as much of its jobs there as fits; a rank that gets no share waits for a later round.
+// Ranks that stage nothing are done in the first round.
 #pragma once
 
 #include <cstdint>
@@ -99,7 +99,7 @@ class ExchangePlan {
   void clear();
 
  private:
-  struct Lane {
+  struct RankJobs {
     std::vector<CopyJob> copies;
     std::vector<ReduceJob> reductions;
     size_t job = 0;     // the next one; copies come first
@@ -119,7 +119,7 @@ class ExchangePlan {
   bool direct(int rank, int peer) const { return direct_[rank] >> peer & 1; }
   Staged staged(const CopyJob& job) const;
   Staged staged(const ReduceJob& job) const;
-  void fill(Lane& lane, Room room);
+  void fill(RankJobs& jobs, Room room);
   uint64_t place(const CopyJob& job, uint64_t done, Room& room);
   uint64_t place(const ReduceJob& job, uint64_t done, Room& room);
 
@@ -128,9 +128,9 @@ class ExchangePlan {
   ReduceSpec spec_{};
   uint32_t direct_[kMaxLocalRanks] = {};  // bit p of r: rank r reaches the memory of rank p
   uint32_t touches_[kMaxLocalRanks] = {};
-  uint64_t staged_bytes_ = 0;  // of the fullest lane
-  int staging_lanes_ = 0;
-  std::vector<Lane> lanes_;
+  uint64_t staged_bytes_ = 0;  // of the rank with most
+  int stagers_ = 0;
+  std::vector<RankJobs> jobs_;
   std::vector<RoundWork> work_;
 };
 

@@ -53,7 +53,7 @@ def create(options: Any, backend_options: object) -> FastcommBackend:
     label = _label(options)
     first = dist.PrefixStore("fastcomm/first/", options.store)
     nonce = _agree(native, first, rank, size, timeout, label)
-    # For operations that continuations of futures issue (csrc/c10d/engines/native/lanes.h).
+    # For operations that continuations of futures issue (csrc/c10d/engines/native/communicators.h).
     base, connection = _own_connection(options.store, size)
     backend: FastcommBackend = native.create_backend(
         dist.PrefixStore("fastcomm/", options.store),

@@ -233,7 +233,7 @@ def test_a_failure_outside_ends_what_continuations_wait_for(world: World) -> Non
     world.init()
 
     def wait(future: Future) -> None:
-        _reduced(1.0).wait()  # forms the lane
+        _reduced(1.0).wait()  # forms the communicator
         if world.rank == 0:
             _reduced(1.0).wait()  # rank 1 never calls this one
 

@@ -17,9 +17,9 @@
 namespace fastcomm::testing {
 
 /// Messages over the sockets of a test's ranks.
-class Hosts final : public HostExchange {
+class Messages final : public OutOfBand {
  public:
-  explicit Hosts(const IpcRank& self) : self_(self) {}
+  explicit Messages(const IpcRank& self) : self_(self) {}
   std::vector<std::string> all_gather(const std::string& own) override {
     const std::vector<size_t> sizes = self_.exchange(own.size());
     for (int peer = 0; peer < self_.size(); ++peer) {
@@ -86,9 +86,9 @@ class InPool {
   static constexpr uint64_t kSegmentBytes = 512 << 10;
   /// Two segments, where FC_TEST_POOL is "some" or "all". Collective.
   template <class Memory>
-  void make(HostExchange& hosts, const Memory& memory) {
+  void make(OutOfBand& out_of_band, const Memory& memory) {
     if (wanted_.empty()) return;
-    for (int i = 0; i < 2; ++i) pool_.grow(hosts, memory(), kSegmentBytes);
+    for (int i = 0; i < 2; ++i) pool_.grow(out_of_band, memory(), kSegmentBytes);
   }
   /// nullptr: not there. With "some", it may begin off a pack's boundary.
   char* take(uint64_t bytes) {
@@ -120,9 +120,9 @@ class Rank {
   explicit Rank(const IpcRank& self, PeerCollectives::Options options = small(),
                 DeviceWay way = way_of_environment())
       : self(self),
-        hosts(self),
+        out_of_band(self),
         device(self.rank % device_count()),
-        windows(hosts, self.rank, device_memory(way, device),
+        windows(out_of_band, self.rank, device_memory(way, device),
                 PeerCollectives::window_bytes(options, self.size())),
         pool(device, self.rank, self.size()),
         in_pool(pool, self.rank),
@@ -130,7 +130,7 @@ class Rank {
     FC_CUDA(cudaSetDevice(device), "a test");
     for (int c = 0; c < options.channels; ++c) streams.push_back(make_stream());
     memory_stream = make_stream();
-    in_pool.make(hosts, [&] { return device_memory(way, device); });
+    in_pool.make(out_of_band, [&] { return device_memory(way, device); });
   }
 
   void wait_for_all() const {
@@ -144,12 +144,12 @@ class Rank {
   }
   void leave() {
     wait_for_all();
-    pool.leave(hosts);
-    windows.leave(hosts);
+    pool.leave(out_of_band);
+    windows.leave(out_of_band);
   }
 
   const IpcRank& self;
-  Hosts hosts;
+  Messages out_of_band;
   const int device;
   DeviceWindows windows;
   PeerPool pool;

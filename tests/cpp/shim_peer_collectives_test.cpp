@@ -418,12 +418,12 @@ CASE(unmapped) {
 /// The first way that all ranks have is taken, and what was wrong with the earlier ones is known.
 CASE(ways) {
   run_ipc_ranks(2, [](const IpcRank& self) {
-    Hosts hosts(self);
+    Messages out_of_band(self);
     const int device = self.rank % device_count();
     const auto way_found = [&](std::string& why_not) {
       DeviceWindowsFound found =
-          make_device_windows(hosts, self.rank, device, 4096, device_ways("auto"));
-      found.windows->leave(hosts);
+          make_device_windows(out_of_band, self.rank, device, 4096, device_ways("auto"));
+      found.windows->leave(out_of_band);
       why_not = found.why_not;
       return found.way;
     };

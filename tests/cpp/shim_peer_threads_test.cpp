@@ -40,17 +40,17 @@ class ThreadMemory final : public WindowMemory {
 struct ThreadRank {
   ThreadRank(const IpcRank& self, const PeerCollectives::Options& options)
       : self(self),
-        hosts(self),
-        windows(hosts, self.rank, std::make_unique<ThreadMemory>(),
+        out_of_band(self),
+        windows(out_of_band, self.rank, std::make_unique<ThreadMemory>(),
                 PeerCollectives::window_bytes(options, self.size())),
         pool(0, self.rank, self.size()),
         in_pool(pool, self.rank),
         collectives(windows, options, &pool) {
-    in_pool.make(hosts, [] { return std::make_unique<ThreadMemory>(); });
+    in_pool.make(out_of_band, [] { return std::make_unique<ThreadMemory>(); });
   }
 
   const IpcRank& self;
-  Hosts hosts;
+  Messages out_of_band;
   DeviceWindows windows;
   PeerPool pool;
   InPool in_pool;
@@ -80,8 +80,8 @@ void run(std::initializer_list<int> sizes, uint64_t seed, uint64_t slot_bytes, c
         for (Operation& each : all) enqueue(rank, each, 0, random() % 2 == 0);
         for (const Operation& each : all) check(rank, each, 0);
         EXPECT(describe_failure(rank.collectives.record(0), own, size).text.empty(), "a failure");
-        rank.pool.leave(rank.hosts);
-        rank.windows.leave(rank.hosts);
+        rank.pool.leave(rank.out_of_band);
+        rank.windows.leave(rank.out_of_band);
       });
     }
     for (std::thread& rank : ranks) rank.join();

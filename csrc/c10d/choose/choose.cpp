@@ -4,7 +4,7 @@
 #include <cstring>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
-#include "c10d/choose/device_hosts.h"
+#include "c10d/choose/out_of_band.h"
 #include "c10d/life/exception.h"
 #include "core/env.h"
 #include "core/signature.h"
@@ -260,7 +260,7 @@ const Engines::Slot& Engines::agree(Type& type, c10::Device device) {
 
 #if defined(FC_DEVICES)
 std::shared_ptr<CudaGroup> Engines::made_group(c10::Device device, const std::vector<Vote>& votes) {
-  FormingHosts hosts(*native_);
+  FormingOutOfBand out_of_band(*native_);
   CudaGroup::Options options;
   options.area_bytes = votes[0].area_bytes;
   options.slot_bytes = votes[0].slot_bytes;
@@ -271,7 +271,7 @@ std::shared_ptr<CudaGroup> Engines::made_group(c10::Device device, const std::ve
   options.ways = device_ways(votes[0].ipc);
   options.timeout = context_.options->timeout;
   const auto made = [&] {
-    return std::make_shared<CudaGroup>(hosts, native_->group(), device.index(), options);
+    return std::make_shared<CudaGroup>(out_of_band, native_->group(), device.index(), options);
   };
   for (size_t rank = 0; rank < votes.size() && options.why.empty(); ++rank) {
     if (votes[rank].wants_pinned == 0) continue;
@@ -286,7 +286,7 @@ std::shared_ptr<CudaGroup> Engines::made_group(c10::Device device, const std::ve
       options.why = error.what();
     }
   }
-  options.place = WindowPlace::kHost;
+  options.home = WindowHome::kHost;
   std::shared_ptr<CudaGroup> group;
   try {
     group = made();
@@ -312,10 +312,11 @@ std::unique_ptr<Engine> Engines::made_direct(c10::Device device, size_t number,
 #if defined(FC_DEVICES)
   if (why_not.empty()) {
     try {
-      auto hosts = std::make_unique<GroupHosts>(
+      auto out_of_band = std::make_unique<GroupOutOfBand>(
           *native_, c10::make_intrusive<::c10d::PrefixStore>(
                         concat(type_name(device), "/", number, "/"), store_));
-      return std::make_unique<CudaEngine>(made_group(device, votes), std::move(hosts), context_);
+      return std::make_unique<CudaEngine>(made_group(device, votes), std::move(out_of_band),
+                                          context_);
     } catch (const Error& error) {
       if (const auto failure = native_->failure()) std::rethrow_exception(failure);
       why_not = error.what();

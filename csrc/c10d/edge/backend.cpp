@@ -143,7 +143,7 @@ FastcommBackend::BackendPtr FastcommBackend::split(const c10::intrusive_ptr<::c1
   };
   auto part = c10::make_intrusive<FastcommBackend>(
       under("fastcomm/"), static_cast<int>(found - ranks.begin()), static_cast<int>(ranks.size()),
-      opts == nullptr ? options_->timeout : opts->timeout, under("fastcomm/lanes/"), kept_,
+      opts == nullptr ? options_->timeout : opts->timeout, under("fastcomm/communicators/"), kept_,
       label_of_part(label_, ranks));
   if (!part->traits().native) {  // no one here could make another backend
     throw TorchError(ErrorCode::kSystem, concat("split_group: ", part->traits().why_not_native,

@@ -24,7 +24,7 @@ class FastcommBackend final : public ::c10d::Backend {
   using BackendPtr = DelegateEngine::BackendPtr;
 
   /// Collective: returns once all ranks have found out whether they share memory. `lane_store` is
-  /// for engines and lanes; `kept` is a reference that is dropped with this object. Raises
+  /// for engines and communicators; `kept` is a reference that is dropped with this object. Raises
   /// TorchError.
   FastcommBackend(const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size,
                   Milliseconds timeout, c10::intrusive_ptr<::c10d::Store> lane_store,

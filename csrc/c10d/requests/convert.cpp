@@ -101,8 +101,8 @@ at::Tensor on_host(const at::Tensor& tensor) {
 
 }  // namespace
 
-Buffer::Buffer(const at::Tensor& tensor, Place place) : user_(tensor) {
-  const bool there = place == Place::kWhereItIs || tensor.device().is_cpu();
+Buffer::Buffer(const at::Tensor& tensor, Home home) : user_(tensor) {
+  const bool there = home == Home::kTensor || tensor.device().is_cpu();
   const bool plain = tensor.is_contiguous() && !tensor.is_complex() && !tensor.is_neg() && there;
   if (plain) {
     flat_ = tensor;

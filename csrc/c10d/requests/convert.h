@@ -28,17 +28,17 @@ bool has_factor_on_device(const ::c10d::ReduceOp& op);
 /// way. The same on all ranks.
 void require_reduction(const char* operation, const at::Tensor& tensor, const ::c10d::ReduceOp& op);
 
-/// Place of the data for an engine's operations.
-enum class Place {
-  kHost,      // in the host's memory
-  kWhereItIs  // where the tensor lives
+/// Memory that an engine's operations work on.
+enum class Home {
+  kHost,   // the host's: data on devices is copied there and back
+  kTensor  // the tensor's own
 };
 
 /// A rank of a group, and the place of its operations' data.
 struct Site {
   int rank;
   int size;
-  Place place = Place::kHost;
+  Home home = Home::kHost;
   bool sends = true;  // else the group has failed
 };
 
@@ -51,7 +51,7 @@ struct Site {
 /// wait for its current stream; those within a device are enqueued there.
 class Buffer {
  public:
-  explicit Buffer(const at::Tensor& tensor, Place place = Place::kHost);
+  explicit Buffer(const at::Tensor& tensor, Home home = Home::kHost);
 
   const at::Tensor& tensor() const { return user_; }
   void* data() const { return flat_.data_ptr(); }

@@ -48,7 +48,7 @@ const Tensors& checked_inputs(const Site& site, const Request& request) {
 
 void add_all_gather_even(const Site& site, const at::Tensor& input, const Tensors& outputs,
                          Calls& calls) {
-  Prepared& made = calls.emplace_back(OpKind::kAllGather, site.place);
+  Prepared& made = calls.emplace_back(OpKind::kAllGather, site.home);
   const Buffer own = made.read(input);
   made.of(own);
   made.call.input = own.data();
@@ -61,7 +61,7 @@ void add_all_gather_even(const Site& site, const at::Tensor& input, const Tensor
 /// Every rank's part in `inputs`: one tensor of all of them, or one for each rank.
 void add_reduce_scatter_even(const Site& site, const Request& request, at::TensorList inputs,
                              Calls& calls) {
-  Prepared& made = calls.emplace_back(request.kind, site.place);
+  Prepared& made = calls.emplace_back(request.kind, site.home);
   made.reduce(*request.op, request.outputs[0]);
   const Buffer target = made.write(request.outputs[0]);
   made.of(target);
@@ -80,26 +80,26 @@ void add_reduce_scatter_even(const Site& site, const Request& request, at::Tenso
 }  // namespace
 
 void add_barrier(const Site& site, const Request&, Calls& calls) {
-  calls.emplace_back(OpKind::kBarrier, site.place);
+  calls.emplace_back(OpKind::kBarrier, site.home);
 }
 
 void add_all_reduce(const Site& site, const Request& request, Calls& calls) {
   const at::Tensor& tensor = only("all_reduce", request.outputs);
   if (tensor.layout() == at::kSparse) return add_all_reduce_sparse(site, request, calls);
-  Prepared& made = calls.emplace_back(OpKind::kAllReduce, site.place);
+  Prepared& made = calls.emplace_back(OpKind::kAllReduce, site.home);
   made.reduce(*request.op, tensor);
   set_in_place(made, tensor, true);
 }
 
 void add_broadcast(const Site& site, const Request& request, Calls& calls) {
-  Prepared& made = calls.emplace_back(OpKind::kBroadcast, site.place);
+  Prepared& made = calls.emplace_back(OpKind::kBroadcast, site.home);
   const at::Tensor& tensor = only("broadcast", request.outputs);
   made.call.root = checked_root("broadcast", request.root, site.size);
   set_in_place(made, tensor, made.call.root != site.rank);
 }
 
 void add_reduce(const Site& site, const Request& request, Calls& calls) {
-  Prepared& made = calls.emplace_back(OpKind::kReduce, site.place);
+  Prepared& made = calls.emplace_back(OpKind::kReduce, site.home);
   const at::Tensor& tensor = only("reduce", request.outputs);
   made.call.root = checked_root("reduce", request.root, site.size);
   made.reduce(*request.op, tensor);
@@ -116,7 +116,7 @@ void add_all_gather(const Site& site, const Request& request, Calls& calls) {
 }
 
 void add_all_gather_into_tensor(const Site& site, const Request& request, Calls& calls) {
-  Prepared& made = calls.emplace_back(OpKind::kAllGatherIntoTensor, site.place);
+  Prepared& made = calls.emplace_back(OpKind::kAllGatherIntoTensor, site.home);
   const at::Tensor &input = request.inputs[0], &output = request.outputs[0];
   check_parts(made.name(), output, "output", input, "input", site.size);
   Buffer part = made.read(input);

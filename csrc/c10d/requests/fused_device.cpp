@@ -118,7 +118,7 @@ void add_fused_reduce_there(const Site& site, const Request& request, Calls& cal
   for (const Gradient& each : held->gradients()) {
     const auto same = [&](const Prepared& made) { return made.call.dtype == each.wire; };
     if (std::any_of(calls.begin(), calls.end(), same)) continue;
-    Prepared& made = calls.emplace_back(request.kind, site.place);
+    Prepared& made = calls.emplace_back(request.kind, site.home);
     set_message(made.call, held->gradients(), rounded, each.wire);
     made.call.op = options.spec.average ? ReduceOp::kAvg : ReduceOp::kSum;
     made.call.scale = options.spec.unscale;
@@ -143,7 +143,7 @@ void add_gather_shards_there(const Site& site, const Request& request, Calls& ca
   const Tensors tensors = request.outputs.vec();
   const auto held =
       std::make_shared<GradientTensors>(tensors, *request.gradients, tensors[0].device());
-  Prepared& made = calls.emplace_back(request.kind, site.place);
+  Prepared& made = calls.emplace_back(request.kind, site.home);
   ShardPieces pieces = shards_of(held->gradients(), shards, site.size);
   made.call.dtype = DType::kUInt8;
   made.call.count = longest_of(pieces);

@@ -9,7 +9,7 @@ namespace {
 
 Prepared& add_list(OpKind kind, const std::shared_ptr<GradientList>& list,
                    const GradientTensors& tensors, Calls& calls) {
-  Prepared& made = calls.emplace_back(kind, Place::kHost);
+  Prepared& made = calls.emplace_back(kind, Home::kHost);
   made.call.count = list->elements();
   made.call.gradients = list;
   made.call.signature = tensors.signature();
@@ -21,7 +21,7 @@ Prepared& add_list(OpKind kind, const std::shared_ptr<GradientList>& list,
 
 void add_fused_reduce(const Site& site, const Request& request, Calls& calls) {
 #if defined(FC_DEVICES)
-  if (site.place == Place::kWhereItIs) return add_fused_reduce_there(site, request, calls);
+  if (site.home == Home::kTensor) return add_fused_reduce_there(site, request, calls);
 #endif
   const GradientOptions& options = *request.gradients;
   check_offsets(options.shards, site.size);
@@ -38,7 +38,7 @@ void add_fused_reduce(const Site& site, const Request& request, Calls& calls) {
 
 void add_gather_shards(const Site& site, const Request& request, Calls& calls) {
 #if defined(FC_DEVICES)
-  if (site.place == Place::kWhereItIs) return add_gather_shards_there(site, request, calls);
+  if (site.home == Home::kTensor) return add_gather_shards_there(site, request, calls);
 #endif
   const std::vector<ShardOffsets>& shards = request.gradients->shards;
   check_offsets(shards, site.size);

@@ -26,7 +26,7 @@ void set_sums(Call& call, const JoinedTensors& joined) {
 }  // namespace
 
 void add_joined_all_reduce(const Request& request, Calls& calls) {
-  Prepared& made = calls.emplace_back(request.kind, Place::kHost);
+  Prepared& made = calls.emplace_back(request.kind, Home::kHost);
   made.reduce(*request.op, request.outputs[0]);
   made.compare(request.outputs);
   const JoinedTensors joined(request.outputs);
@@ -36,7 +36,7 @@ void add_joined_all_reduce(const Request& request, Calls& calls) {
 }
 
 void add_joined_all_gather(const Site& site, const Request& request, Calls& calls) {
-  Prepared& made = calls.emplace_back(request.kind, Place::kHost);
+  Prepared& made = calls.emplace_back(request.kind, Home::kHost);
   made.compare(request.inputs);
   const JoinedTensors own(request.inputs);
   const uint64_t total = own.bytes();
@@ -73,7 +73,7 @@ void add_joined_all_gather(const Site& site, const Request& request, Calls& call
 }
 
 void add_joined_reduce_scatter(const Site& site, const Request& request, Calls& calls) {
-  Prepared& made = calls.emplace_back(request.kind, Place::kHost);
+  Prepared& made = calls.emplace_back(request.kind, Home::kHost);
   made.reduce(*request.op, request.outputs[0]);
   made.compare(request.outputs);
   const JoinedTensors sums(request.outputs, /*filled=*/false);
@@ -99,7 +99,7 @@ void add_joined_reduce_scatter(const Site& site, const Request& request, Calls& 
 void add_reduce_scatter_uneven(const Site& site, const Request& request, Calls& calls) {
   // All of them are reduced, and one is kept.
   const Tensors& inputs = request.input_lists[0];
-  Prepared& made = calls.emplace_back(OpKind::kReduceScatterUneven, Place::kHost);
+  Prepared& made = calls.emplace_back(OpKind::kReduceScatterUneven, Home::kHost);
   made.reduce(*request.op, request.outputs[0]);
   made.compare(inputs);
   const JoinedTensors joined(inputs);

@@ -32,8 +32,8 @@ constexpr uint64_t kLarge = 256 * 1024;
 /// True if a list is joined to one message.
 bool is_joined(const Site& site, at::TensorList tensors) {
   const auto add = [](uint64_t sum, const at::Tensor& tensor) { return sum + tensor.nbytes(); };
-  return site.place == Place::kHost && std::accumulate(tensors.begin(), tensors.end(), uint64_t{0},
-                                                       add) < kLarge * tensors.size();
+  return site.home == Home::kHost && std::accumulate(tensors.begin(), tensors.end(), uint64_t{0},
+                                                     add) < kLarge * tensors.size();
 }
 
 /// True if no call writes memory that another one reads or writes.
@@ -61,7 +61,7 @@ bool are_independent(const Calls& calls) {
 /// An all_reduce of each tensor; of copies, if tensors of the list overlap.
 void reduce_each(const Site& site, const Request& request, Calls& calls, bool copied = false) {
   for (const at::Tensor& tensor : request.outputs) {
-    Prepared& made = calls.emplace_back(request.kind, site.place);
+    Prepared& made = calls.emplace_back(request.kind, site.home);
     made.reduce(*request.op, tensor);
     const at::Tensor target = copied ? tensor.clone(at::MemoryFormat::Contiguous) : tensor;
     const Buffer buffer = made.write(target);
@@ -84,7 +84,7 @@ void gather_each(const Site& site, const Request& request, const TensorLists& ou
                  bool copied = false) {
   bool separate = true;
   for (size_t i = 0; i < request.inputs.size(); ++i) {
-    Prepared& made = calls.emplace_back(request.kind, site.place);
+    Prepared& made = calls.emplace_back(request.kind, site.home);
     const Buffer part = made.read(copied ? request.inputs[i].clone() : request.inputs[i]);
     made.of(part);
     made.compare(request.inputs);
@@ -106,7 +106,7 @@ void gather_each(const Site& site, const Request& request, const TensorLists& ou
 void scatter_each(const Site& site, const Request& request, Calls& calls, bool copied = false) {
   bool separate = true;
   for (size_t i = 0; i < request.inputs.size(); ++i) {
-    Prepared& made = calls.emplace_back(request.kind, site.place);
+    Prepared& made = calls.emplace_back(request.kind, site.home);
     made.reduce(*request.op, request.outputs[i]);
     const Buffer sum = made.write(request.outputs[i]);
     made.of(sum);

@@ -24,7 +24,7 @@ std::vector<uint64_t> part_bytes(const Buffer& buffer, const at::Tensor& tensor,
 }
 
 void add_single(const Site& site, const Request& request, const at::Tensor& input, Calls& calls) {
-  Prepared& made = calls.emplace_back(OpKind::kAllToAllSingle, site.place);
+  Prepared& made = calls.emplace_back(OpKind::kAllToAllSingle, site.home);
   const at::Tensor& output = request.outputs[0];
   check_dtype(made.name(), input, "input", output, "output");
   const Buffer from = made.read(input), to = made.write(output);
@@ -49,7 +49,7 @@ void add_single(const Site& site, const Request& request, const at::Tensor& inpu
 }
 
 void add_each(const Site& site, const Request& request, at::TensorList inputs, Calls& calls) {
-  Prepared& made = calls.emplace_back(OpKind::kAllToAll, site.place);
+  Prepared& made = calls.emplace_back(OpKind::kAllToAll, site.home);
   auto messages = std::make_shared<Messages>(site.size);
   for (size_t peer = 0; peer < inputs.size(); ++peer) {
     const Buffer from = made.read(inputs[peer]), to = made.write(request.outputs[peer]);
@@ -88,7 +88,7 @@ void add_all_to_all(const Site& site, const Request& request, Calls& calls) {
 
 void add_all_gather_uneven(const Site& site, const at::Tensor& input, const Tensors& outputs,
                            Calls& calls) {
-  Prepared& made = calls.emplace_back(OpKind::kAllGatherUneven, site.place);
+  Prepared& made = calls.emplace_back(OpKind::kAllGatherUneven, site.home);
   made.compare(outputs);
   const Buffer own = made.read(input);
   made.call.dtype = own.dtype();

@@ -28,12 +28,12 @@ void Prepared::of(const Buffer& message) {
 
 const Buffer& Prepared::read(const at::Tensor& tensor) {
   require_dense(name(), tensor);
-  return held.inputs.emplace_back(tensor, place);
+  return held.inputs.emplace_back(tensor, home);
 }
 
 const Buffer& Prepared::write(const at::Tensor& tensor) {
   require_writable(name(), tensor);
-  return held.outputs.emplace_back(tensor, place);
+  return held.outputs.emplace_back(tensor, home);
 }
 
 void Prepared::compare(at::TensorList tensors) {
@@ -50,8 +50,8 @@ void Prepared::compare(at::TensorList tensors) {
 }
 
 void Prepared::exchange(std::shared_ptr<Messages> messages, int rank) {
-  // For Place::kWhereItIs, kernels compare the sizes of each pair (engines/cuda/pairs.h).
-  if (place == Place::kHost) {
+  // For Home::kTensor, kernels compare the sizes of each pair (engines/cuda/pairs.h).
+  if (home == Home::kHost) {
     call.balance = messages->balance(rank);
     if (row_of(call.kind).has_detail && call.detail.empty()) call.detail = messages->describe();
   }

@@ -16,9 +16,9 @@ namespace fastcomm {
 struct Prepared {
   Call call;
   Held held;
-  Place place;
+  Home home;
 
-  Prepared(OpKind kind, Place where) : place(where) { call.kind = kind; }
+  Prepared(OpKind kind, Home where) : home(where) { call.kind = kind; }
 
   const char* name() const { return op_kind_name(call.kind); }
   /// Sets the header's description of one rank's message.

@@ -97,14 +97,14 @@ bool set_addresses(const Site& site, const Request& request, const Buffer& own, 
 
 void add_rooted(const Site& site, const Request& request, const at::Tensor& each,
                 at::TensorList list, Calls& calls) {
-  Prepared& made = calls.emplace_back(request.kind, site.place);
+  Prepared& made = calls.emplace_back(request.kind, site.home);
   const bool gathers = request.kind == OpKind::kGather;
   const Buffer own = gathers ? made.read(each) : made.write(each);
   made.of(own);
   made.call.root = static_cast<int>(request.root);
   auto set = set_messages;
 #if defined(FC_DEVICES)
-  if (site.place == Place::kWhereItIs) set = set_addresses;
+  if (site.home == Home::kTensor) set = set_addresses;
 #endif
   if (set(site, request, own, list, made)) return;
   calls.pop_back();

@@ -80,7 +80,7 @@ void add_all_reduce_sparse(const Site& site, const Request& request, Calls& call
         concat("all_reduce(", reduce_op_name(reduce_op_of(*request.op)), ", ", tensor.layout(),
                "): sparse tensors have sum only, in COO layout. Nothing was sent"));
   }
-  Prepared& made = calls.emplace_back(OpKind::kAllReduceSparse, Place::kHost);
+  Prepared& made = calls.emplace_back(OpKind::kAllReduceSparse, Home::kHost);
   set_reduction(made.call, *request.op);
   const at::NoGradGuard no_grad;
   const at::Tensor own = tensor.detach().cpu().coalesce();

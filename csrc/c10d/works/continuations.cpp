@@ -76,27 +76,27 @@ void run_logged(const Continuations::Step& step) {
 }
 
 thread_local Continuations* t_running = nullptr;
-thread_local Continuations::Place t_place;
+thread_local Continuations::Position t_position;
 
 }  // namespace
 
-Standing::Standing(Continuations::Place place)
-    : before_(std::exchange(t_place, std::move(place))) {}
-Standing::~Standing() { t_place = std::move(before_); }
+Standing::Standing(Continuations::Position position)
+    : before_(std::exchange(t_position, std::move(position))) {}
+Standing::~Standing() { t_position = std::move(before_); }
 
-Continuations::Place Continuations::here() {
+Continuations::Position Continuations::here() {
   // A child of fork() may have been made in a continuation.
   const bool forked = t_running == nullptr ? forked_from_endpoint() : t_running->forked();
-  return t_place.depth == 0 || forked ? Place{} : t_place;
+  return t_position.depth == 0 || forked ? Position{} : t_position;
 }
 
 Continuations::Ptr Continuations::of_this_thread(const Ptr& own) {
   return t_running == nullptr || t_running->forked() ? own : t_running->deeper();
 }
 
-Continuations::Place Continuations::next(const Ptr& own) {
-  const Place place = here();
-  return place.depth == 0 ? Place{own, 1} : Place{place.group, place.depth + 1};
+Continuations::Position Continuations::next(const Ptr& own) {
+  const Position position = here();
+  return position.depth == 0 ? Position{own, 1} : Position{position.group, position.depth + 1};
 }
 
 Continuations::Continuations() : made_in_(getpid()) {}
@@ -117,7 +117,7 @@ Continuations::Ptr Continuations::made(Ptr& queue) {
   return queue;
 }
 
-void Continuations::add(FuturePtr awaited, Place place, Step step) {
+void Continuations::add(FuturePtr awaited, Position position, Step step) {
   if (forked() || gate().closed()) {  // nobody would run it
     awaited->addCallback([step = std::move(step)](c10::ivalue::Future&) { run_logged(step); });
     return;
@@ -133,7 +133,7 @@ void Continuations::add(FuturePtr awaited, Place place, Step step) {
     }
     running_ = true;
   }
-  entries_.push_back({std::move(awaited), std::move(place), std::move(step)});
+  entries_.push_back({std::move(awaited), std::move(position), std::move(step)});
   changed_.notify_all();
 }
 
@@ -185,9 +185,9 @@ void Continuations::run() {
     lock.unlock();
     wait_for(*entry->awaited);
     if (!gate().enter()) return;
-    t_place = entry->place;
+    t_position = entry->position;
     run_logged(entry->step);
-    t_place = {};
+    t_position = {};
     delete entry;
     gate().leave();
     lock.lock();

@@ -9,7 +9,7 @@
 // it was made: there no lock of the parent's is taken, and steps run where their futures complete.
 //
 // Continuations attached by a continuation run on a further thread, one level deeper: it may wait
-// for them, too. The calls of a continuation take a lane (lanes.h).
+// for them, too. The calls of a continuation take a communicator of their own (communicators.h).
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -36,17 +36,17 @@ class Continuations : public std::enable_shared_from_this<Continuations> {
   /// Position of code in the order of its calls: in no continuation (depth 0), or the depth in
   /// those of a group. A thread has a position of its own, unless it works for another thread
   /// (Standing).
-  struct Place {
+  struct Position {
     std::weak_ptr<Continuations> group;  // its queue
     int depth = 0;
   };
-  static Place here();
+  static Position here();
 
   /// For continuations that the calling thread attaches: one deeper than the one that it runs; else
   /// `own`.
   static Ptr of_this_thread(const Ptr& own);
   /// The position of continuations that it attaches.
-  static Place next(const Ptr& own);
+  static Position next(const Ptr& own);
 
   /// A group's.
   static Ptr create();
@@ -54,10 +54,10 @@ class Continuations : public std::enable_shared_from_this<Continuations> {
   /// run on a thread that makes progress, and which no continuation should have to wait for.
   Ptr relays();
 
-  /// Runs `step`, standing at `place`, after all that were added before, once `awaited` is
+  /// Runs `step`, standing at `position`, after all that were added before, once `awaited` is
   /// complete. The thread starts with the first step. Raises Error(kSystem) if it cannot be
   /// started.
-  void add(FuturePtr awaited, Place place, Step step);
+  void add(FuturePtr awaited, Position position, Step step);
 
   /// The thread ends when it has nothing left to run; a later step starts it again. Idempotent.
   void close();
@@ -68,7 +68,7 @@ class Continuations : public std::enable_shared_from_this<Continuations> {
  private:
   struct Entry {
     FuturePtr awaited;
-    Place place;
+    Position position;
     Step step;
   };
 
@@ -91,13 +91,13 @@ class Continuations : public std::enable_shared_from_this<Continuations> {
 /// While it lives, the calling thread stands at another's position.
 class Standing {
  public:
-  explicit Standing(Continuations::Place place);
+  explicit Standing(Continuations::Position position);
   ~Standing();
   Standing(const Standing&) = delete;
   Standing& operator=(const Standing&) = delete;
 
  private:
-  Continuations::Place before_;
+  Continuations::Position before_;
 };
 
 /// For the end of the interpreter: no continuation starts any more, and running ones have some time

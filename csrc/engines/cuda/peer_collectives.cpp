@@ -227,7 +227,7 @@ uint64_t PeerCollectives::enqueue(const Call& call, int channel, cudaStream_t st
   check_call(call, own.place.size, results);
   own.broken = true;
   const bool looks = own.replayed || (pool_ != nullptr && pool_->segments() != 0);
-  const OwnPlaces places = at_once || !looks ? OwnPlaces{} : places_of(call, own.place);
+  const OwnTensors places = at_once || !looks ? OwnTensors{} : places_of(call, own.place);
   const Algorithm algorithm = at_once        ? Algorithm::kOneShot
                               : places.finds ? Algorithm::kInPlace
                                              : Algorithm::kPipelined;
@@ -296,8 +296,8 @@ void PeerCollectives::run_pairs(const Call& call, const CallHeader& header, cons
   launch_rest_of_pairs(place, bounds, header, sizes, channel.found, stream);
 }
 
-OwnPlaces PeerCollectives::places_of(const Call& call, const MeetingPlace& place) const {
-  OwnPlaces places;
+OwnTensors PeerCollectives::places_of(const Call& call, const MeetingPlace& place) const {
+  OwnTensors places;
   const bool others = gathers_shards(call) ||
                       (call.op != ReduceOp::kNone && !is_of_multi_reduce(call.dtype, call.op));
   if (pool_ == nullptr || others) return places;

@@ -120,7 +120,7 @@ class PeerCollectives {
   void release() noexcept;
 
   /// The places of this rank's tensors, if kernels look up those of all ranks.
-  OwnPlaces places_of(const Call& call, const MeetingPlace& place) const;
+  OwnTensors places_of(const Call& call, const MeetingPlace& place) const;
   void run_at_once(const Call& call, const CallHeader& header, const Channel& channel,
                    const WaitBounds& bounds, cudaStream_t stream);
   /// Enqueues the rounds of this rank's messages, and meetings for the further rounds of peers.

@@ -23,7 +23,7 @@ bool gets(const Call& call, const PeerWay& way, int rank) {
 class Round {
  public:
   Round(const Call& call, const PeerAreas& areas, uint64_t first, uint64_t count, uint64_t chunk,
-        const OwnPlaces& own = {})
+        const OwnTensors& own = {})
       : call_(call),
         way_(row_of(call.kind).peers),
         areas_(areas),
@@ -157,7 +157,7 @@ class Round {
   const Call& call_;
   const PeerWay& way_;
   const PeerAreas& areas_;
-  const OwnPlaces& own_;
+  const OwnTensors& own_;
   const uint64_t element_;
   const uint64_t first_;
   const uint64_t count_;
@@ -205,7 +205,8 @@ uint64_t number_of_rounds(const Call& call, const PeerAreas& areas) {
   return std::max<uint64_t>(1, (call.count + chunk - 1) / chunk);
 }
 
-PeerRound round_of(const Call& call, const PeerAreas& areas, uint64_t round, const OwnPlaces& own) {
+PeerRound round_of(const Call& call, const PeerAreas& areas, uint64_t round,
+                   const OwnTensors& own) {
   const uint64_t chunk = chunk_of(call, areas);
   const uint64_t first = round * chunk;
   if (first >= call.count) return {};

@@ -54,7 +54,7 @@ struct PeerAreas {
 
 /// A rank's statement about its own tensors, if kernels look up those of peers
 /// (engines/cuda/ends.h): as CallHeader::where and ::form.
-struct OwnPlaces {
+struct OwnTensors {
   bool finds = false;   // kernels look them up; equal on all ranks
   uint64_t given = 0;   // not 0: peers read it there, and it is not staged
   uint64_t result = 0;  // not 0: peers write it there, and it is not fetched
@@ -83,7 +83,7 @@ uint64_t number_of_rounds(const Call& call, const PeerAreas& areas);
 
 /// `own.finds` requires areas.pushes.
 PeerRound round_of(const Call& call, const PeerAreas& areas, uint64_t round,
-                   const OwnPlaces& own = {});
+                   const OwnTensors& own = {});
 
 /// True if ranks do more than meet.
 bool moves_data(const Call& call);

@@ -257,18 +257,18 @@ struct NoteSizes {
 };
 
 /// A segment of the list, and a place in it.
-struct Placed {
+struct ListedSegment {
   const GradientSegment* segment;
   uint32_t index;
   uint32_t first_block;
 };
 
-/// Enqueues one kernel for as many of `placed`, which are of one kind, as the table holds; returns
+/// Enqueues one kernel for as many of `listed`, which are of one kind, as the table holds; returns
 /// their number.
 template <int kWords>
-size_t launch_table(const Placed* placed, size_t count, const GradientReduceSpec& spec,
+size_t launch_table(const ListedSegment* listed, size_t count, const GradientReduceSpec& spec,
                     const NormNotes& notes, const NoteSizes& sizes, cudaStream_t stream) {
-  const DType dtype = placed[0].segment->dtype;
+  const DType dtype = listed[0].segment->dtype;
   const ReduceSpec plain{dtype,        dtype,     spec.num_sources, spec.num_destinations,
                          spec.divisor, spec.scale};
   GradientTable<kWords> table;
@@ -279,26 +279,26 @@ size_t launch_table(const Placed* placed, size_t count, const GradientReduceSpec
   table.norm = spec.norm;
   size_t taken = 0;
   for (; taken < count && !table.full(); ++taken) {
-    const Placed& one = placed[taken];
+    const ListedSegment& one = listed[taken];
     GradientHead head{};
     static_cast<SegmentHead&>(head) = head_of(one.segment->memory, plain);
     head.segment = one.index;
     head.first_block = one.first_block;
     table.add(head, one.segment->memory, plain, blocks_of(*one.segment));
   }
-  const auto kernel = kernel_for<kWords>(dtype, placed[0].segment->wire, spec);
+  const auto kernel = kernel_for<kWords>(dtype, listed[0].segment->wire, spec);
   FC_CUDA(FC_LAUNCH(kernel, dim3(blocks_for_chunks(kernel, table.chunks)), dim3(kTableThreads),
                     stream, table),
           "multi_gradient of ", table.count, " segments");
   return taken;
 }
 
-void launch_kind(const std::vector<Placed>& placed, const GradientReduceSpec& spec,
+void launch_kind(const std::vector<ListedSegment>& listed, const GradientReduceSpec& spec,
                  const NormNotes& notes, const NoteSizes& sizes, cudaStream_t stream) {
   const int words = record_words<GradientHead>(spec.num_sources, spec.num_destinations);
-  for (size_t done = 0; done < placed.size();) {
-    const Placed* const next = placed.data() + done;
-    const size_t rest = placed.size() - done;
+  for (size_t done = 0; done < listed.size();) {
+    const ListedSegment* const next = listed.data() + done;
+    const size_t rest = listed.size() - done;
     done += rest <= size_t(kFewGradients / words)
                 ? launch_table<kFewGradients>(next, rest, spec, notes, sizes, stream)
                 : launch_table<kLargeGradients>(next, rest, spec, notes, sizes, stream);
@@ -341,7 +341,7 @@ void launch_multi_gradient(const GradientSegment* segments, int count,
   const auto blocks = static_cast<uint32_t>(blocks_of(segments, count));
   const NormNotes notes = norm_notes_at(scratch, blocks, count);
   const NoteSizes sizes{blocks, static_cast<uint32_t>(count)};
-  std::vector<std::vector<Placed>> kinds;  // of one pair of types each
+  std::vector<std::vector<ListedSegment>> kinds;  // of one pair of types each
   uint32_t first_block = 0;
   for (int i = 0; i < count; ++i) {
     const GradientSegment& segment = segments[i];
@@ -350,15 +350,16 @@ void launch_multi_gradient(const GradientSegment* segments, int count,
                   concat("multi_gradient: no CUDA kernel for ", dtype_name(segment.dtype), " by ",
                          dtype_name(segment.wire)));
     }
-    const auto same = [&](const std::vector<Placed>& kind) {
+    const auto same = [&](const std::vector<ListedSegment>& kind) {
       return kind[0].segment->dtype == segment.dtype && kind[0].segment->wire == segment.wire;
     };
     auto kind = std::find_if(kinds.begin(), kinds.end(), same);
-    if (kind == kinds.end()) kind = kinds.insert(kind, std::vector<Placed>());
+    if (kind == kinds.end()) kind = kinds.insert(kind, std::vector<ListedSegment>());
     kind->push_back({&segment, static_cast<uint32_t>(i), first_block});
     first_block += static_cast<uint32_t>(blocks_of(segment));
   }
-  for (const std::vector<Placed>& kind : kinds) launch_kind(kind, spec, notes, sizes, stream);
+  for (const std::vector<ListedSegment>& kind : kinds)
+    launch_kind(kind, spec, notes, sizes, stream);
   launch_gradient_norm(notes, blocks, count, spec.norm, results, stream);
 }
 

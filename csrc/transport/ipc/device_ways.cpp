@@ -31,13 +31,13 @@ std::unique_ptr<WindowMemory> device_memory(DeviceWay way, int device) {
                                                      : CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 }
 
-DeviceWindowsFound make_device_windows(HostExchange& hosts, int rank, int device, uint64_t bytes,
+DeviceWindowsFound make_device_windows(OutOfBand& out_of_band, int rank, int device, uint64_t bytes,
                                        const std::vector<DeviceWay>& ways) {
   DeviceWindowsFound found;
   for (const DeviceWay way : ways) {
     try {
       found.windows =
-          std::make_unique<DeviceWindows>(hosts, rank, device_memory(way, device), bytes);
+          std::make_unique<DeviceWindows>(out_of_band, rank, device_memory(way, device), bytes);
       found.way = way;
       return found;
     } catch (const Error& error) {

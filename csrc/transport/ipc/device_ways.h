@@ -35,8 +35,8 @@ struct DeviceWindowsFound {
 
 /// Makes windows on the ranks' devices, in the first way that works on all ranks. Collective, with
 /// the same ways on all ranks. Raises Error(kSystem) on all ranks if no way works, and errors of
-/// HostExchange.
-DeviceWindowsFound make_device_windows(HostExchange& hosts, int rank, int device, uint64_t bytes,
+/// OutOfBand.
+DeviceWindowsFound make_device_windows(OutOfBand& out_of_band, int rank, int device, uint64_t bytes,
                                        const std::vector<DeviceWay>& ways);
 
 }  // namespace fastcomm

@@ -25,14 +25,14 @@ PeerPool::~PeerPool() {
   }
 }
 
-void PeerPool::grow(HostExchange& hosts, std::unique_ptr<WindowMemory> memory, uint64_t bytes) {
+void PeerPool::grow(OutOfBand& out_of_band, std::unique_ptr<WindowMemory> memory, uint64_t bytes) {
   if (segments() == kMostSegments) {
     throw Error(ErrorCode::kSystem,
                 concat(kMostSegments, " segments of memory that ranks share are made: no more"));
   }
-  auto segment = std::make_unique<DeviceWindows>(hosts, rank_, std::move(memory), bytes);
+  auto segment = std::make_unique<DeviceWindows>(out_of_band, rank_, std::move(memory), bytes);
   const std::string text =
-      problems_of_all(hosts, failure_text([&] {
+      problems_of_all(out_of_band, failure_text([&] {
                         const DeviceGuard guard(device_);
                         std::vector<char*> row;
                         for (int peer = 0; peer < size_; ++peer) {
@@ -45,25 +45,25 @@ void PeerPool::grow(HostExchange& hosts, std::unique_ptr<WindowMemory> memory, u
                         });
                       }));
   if (!text.empty()) {
-    segment->leave(hosts);
+    segment->leave(out_of_band);
     throw Error(ErrorCode::kSystem, text);
   }
   segments_.push_back(std::move(segment));
 }
 
-std::optional<PeerPool::Place> PeerPool::find(const void* memory, uint64_t bytes) const {
+std::optional<PeerPool::Address> PeerPool::find(const void* memory, uint64_t bytes) const {
   const auto address = reinterpret_cast<uintptr_t>(memory);
   for (int i = 0; i < segments(); ++i) {
     const auto begin = reinterpret_cast<uintptr_t>(this->begin(i));
     if (address < begin || address - begin > segments_[i]->bytes()) continue;
     const uint64_t offset = address - begin;
-    if (bytes <= segments_[i]->bytes() - offset) return Place{i, offset};
+    if (bytes <= segments_[i]->bytes() - offset) return Address{i, offset};
   }
   return std::nullopt;
 }
 
-void PeerPool::leave(HostExchange& hosts) {
-  for (const auto& segment : segments_) segment->leave(hosts);
+void PeerPool::leave(OutOfBand& out_of_band) {
+  for (const auto& segment : segments_) segment->leave(out_of_band);
   segments_.clear();
 }
 

@@ -20,7 +20,7 @@ namespace fastcomm {
 class PeerPool {
  public:
   static constexpr int kMostSegments = 1024;
-  struct Place {
+  struct Address {
     int segment;
     uint64_t offset;
   };
@@ -36,7 +36,7 @@ class PeerPool {
   /// any rank may wait for another rank meanwhile: opening a handle may wait for the device. Raises
   /// Error(kSystem) on all ranks, with nothing changed, for the reasons of DeviceWindows, or if
   /// there are kMostSegments already.
-  void grow(HostExchange& hosts, std::unique_ptr<WindowMemory> memory, uint64_t bytes);
+  void grow(OutOfBand& out_of_band, std::unique_ptr<WindowMemory> memory, uint64_t bytes);
 
   int segments() const { return static_cast<int>(segments_.size()); }
   /// This rank's part of a segment.
@@ -44,10 +44,10 @@ class PeerPool {
   /// Addresses of the segments for the device, in its memory: [segment * size + rank].
   char* const* table() const { return table_; }
   /// Place of a piece of this rank's memory; none unless it lies in one segment as a whole.
-  std::optional<Place> find(const void* memory, uint64_t bytes) const;
+  std::optional<Address> find(const void* memory, uint64_t bytes) const;
 
   /// DeviceWindows::leave of all segments, and ::retire.
-  void leave(HostExchange& hosts);
+  void leave(OutOfBand& out_of_band);
   void retire(const std::function<bool()>& others_are_gone);
 
  private:

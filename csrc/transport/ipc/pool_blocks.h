@@ -36,13 +36,13 @@ class PoolBlocks {
   void give(const Block& block, int64_t stream);
 
  private:
-  using Place = std::pair<int, uint64_t>;  // segment, offset
+  using Address = std::pair<int, uint64_t>;  // segment, offset
   struct Free {
     uint64_t bytes;
     std::optional<int64_t> stream;
   };
 
-  std::map<Place, Free> free_;
+  std::map<Address, Free> free_;
 };
 
 }  // namespace fastcomm

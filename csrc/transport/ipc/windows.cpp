@@ -49,8 +49,8 @@ class Retired {
 
 void sweep_retired_windows() { Retired::get().sweep(); }
 
-std::string problems_of_all(HostExchange& hosts, const std::string& own) {
-  const std::vector<std::string> all = hosts.all_gather(own);
+std::string problems_of_all(OutOfBand& out_of_band, const std::string& own) {
+  const std::vector<std::string> all = out_of_band.all_gather(own);
   std::string text;
   for (size_t rank = 0; rank < all.size(); ++rank) {
     if (!all[rank].empty())
@@ -59,7 +59,7 @@ std::string problems_of_all(HostExchange& hosts, const std::string& own) {
   return text;
 }
 
-DeviceWindows::DeviceWindows(HostExchange& hosts, int rank, std::unique_ptr<WindowMemory> memory,
+DeviceWindows::DeviceWindows(OutOfBand& out_of_band, int rank, std::unique_ptr<WindowMemory> memory,
                              uint64_t bytes)
     : rank_(rank), device_(memory->device()), bytes_(bytes), memory_(std::move(memory)) {
   Retired::get().sweep();
@@ -70,13 +70,13 @@ DeviceWindows::DeviceWindows(HostExchange& hosts, int rank, std::unique_ptr<Wind
     handle = memory_->handle();
   });
   // A problem is sent like a handle: all ranks take part in both exchanges, so none waits in vain.
-  const std::vector<std::string> handles = hosts.all_gather(handle);
+  const std::vector<std::string> handles = out_of_band.all_gather(handle);
   windows_.assign(handles.size(), nullptr);
   windows_[rank] = window;
   try {
-    const std::string text = exchange(hosts, handles, own);
+    const std::string text = exchange(out_of_band, handles, own);
     if (text.empty()) return;
-    const std::string ignored = failure_text([&] { leave(hosts); });
+    const std::string ignored = failure_text([&] { leave(out_of_band); });
     throw Error(ErrorCode::kSystem, text);
   } catch (...) {
     unmap();
@@ -89,11 +89,11 @@ DeviceWindows::~DeviceWindows() {
   static_cast<void>(memory_.release());  // the window, if it has not been left
 }
 
-std::string DeviceWindows::exchange(HostExchange& hosts, const std::vector<std::string>& handles,
+std::string DeviceWindows::exchange(OutOfBand& out_of_band, const std::vector<std::string>& handles,
                                     const std::string& own) {
   if (memory_->gives()) {
     const auto give = [&] { memory_->give(rank_, handles); };
-    const std::string text = problems_of_all(hosts, own.empty() ? failure_text(give) : own);
+    const std::string text = problems_of_all(out_of_band, own.empty() ? failure_text(give) : own);
     if (!text.empty()) return text;
   }
   const auto map = [&] {
@@ -103,7 +103,7 @@ std::string DeviceWindows::exchange(HostExchange& hosts, const std::vector<std::
       windows_[peer] = memory_->map(peer, handles[peer]);
     }
   };
-  return problems_of_all(hosts, own.empty() ? failure_text(map) : own);
+  return problems_of_all(out_of_band, own.empty() ? failure_text(map) : own);
 }
 
 void DeviceWindows::unmap() {
@@ -119,10 +119,10 @@ void DeviceWindows::take() {
   taken_ = true;
 }
 
-void DeviceWindows::leave(HostExchange& hosts) {
+void DeviceWindows::leave(OutOfBand& out_of_band) {
   unmap();
   // A rank that has come here has unmapped this rank's window.
-  if (!FC_LEFT_OUT(Control::kLeaveAlone)) hosts.all_gather("");
+  if (!FC_LEFT_OUT(Control::kLeaveAlone)) out_of_band.all_gather("");
   windows_[rank_] = nullptr;
   if (const std::unique_ptr<WindowMemory> own = std::move(memory_)) own->free();
 }

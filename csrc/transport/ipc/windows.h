@@ -12,7 +12,7 @@
 //   retire  a leave without waiting for other hosts: the window is kept until all others are known
 //           to have let go of it
 //
-// Memory ordering: none for the window's bytes. HostExchange orders the hosts' messages: a reader
+// Memory ordering: none for the window's bytes. OutOfBand orders the hosts' messages: a reader
 // of a host's message comes after all that the host did before it.
 #pragma once
 
@@ -28,10 +28,11 @@
 
 namespace fastcomm {
 
-/// Messages between the hosts of a group. All hosts make the same calls in the same order.
-class HostExchange {
+/// Messages between a group's ranks that no operation carries. All ranks make the same calls in the
+/// same order.
+class OutOfBand {
  public:
-  virtual ~HostExchange() = default;
+  virtual ~OutOfBand() = default;
   /// The ranks' messages, in rank order. Raises Error if a rank does not come (kTimeout,
   /// kPeerLost).
   virtual std::vector<std::string> all_gather(const std::string& own) = 0;
@@ -49,7 +50,7 @@ std::string failure_text(const Body& body) {
 }
 
 /// Problems of all ranks, told on every rank: "rank 1: ...; rank 2: ...", "" if there are none.
-std::string problems_of_all(HostExchange& hosts, const std::string& own);
+std::string problems_of_all(OutOfBand& out_of_band, const std::string& own);
 
 /// Frees the retired windows (DeviceWindows::retire) that are due. Any thread.
 void sweep_retired_windows();
@@ -60,7 +61,7 @@ class DeviceWindows {
   /// Collective. `memory` is of the same class on all ranks, and `bytes` are equal. Raises
   /// Error(kSystem), on all ranks alike: no memory, handles that are not supported, or memory that
   /// a device does not reach.
-  DeviceWindows(HostExchange& hosts, int rank, std::unique_ptr<WindowMemory> memory,
+  DeviceWindows(OutOfBand& out_of_band, int rank, std::unique_ptr<WindowMemory> memory,
                 uint64_t bytes);
   DeviceWindows(const DeviceWindows&) = delete;
   DeviceWindows& operator=(const DeviceWindows&) = delete;
@@ -69,8 +70,8 @@ class DeviceWindows {
   ~DeviceWindows();
 
   /// The last call; collective: this rank's host has waited for all kernels that use a window.
-  /// Raises errors of HostExchange, and then keeps the window.
-  void leave(HostExchange& hosts);
+  /// Raises errors of OutOfBand, and then keeps the window.
+  void leave(OutOfBand& out_of_band);
 
   /// Replaces leave(): this rank's host has waited for all its kernels that use a window. A rank
   /// that is gone by `others_are_gone()` must have retired, too, or be dead. It is asked now, by
@@ -92,7 +93,7 @@ class DeviceWindows {
  private:
   /// Exchanges `own`, this rank's problem so far. Returns the problems of all ranks, the same on
   /// all ranks.
-  std::string exchange(HostExchange& hosts, const std::vector<std::string>& handles,
+  std::string exchange(OutOfBand& out_of_band, const std::vector<std::string>& handles,
                        const std::string& own);
   void unmap();
 

@@ -22,11 +22,11 @@ ReduceOp reduction(const Query& query) {
 
 }  // namespace
 
-CudaEngine::CudaEngine(std::shared_ptr<CudaGroup> group, std::unique_ptr<PoolHosts> hosts,
+CudaEngine::CudaEngine(std::shared_ptr<CudaGroup> group, std::unique_ptr<PoolOutOfBand> out_of_band,
                        GroupContext context)
     : Engine(std::move(context)),
       group_(std::move(group)),
-      hosts_(std::move(hosts)),
+      out_of_band_(std::move(out_of_band)),
       watch_(std::make_unique<CudaWatch>(group_)) {
   for (int op = 0; op < kNumReduceOps; ++op) {
     for (int dtype = 0; dtype < kNumDTypes; ++dtype) {
@@ -91,7 +91,7 @@ Selection CudaEngine::explain(const Query& query) const {
   call.count = query.bytes / dtype_size(query.dtype);
   const bool at_once = group_->is_one_launch(call);
   const CudaGroup::Options& options = group_->options();
-  const bool on_devices = options.place == WindowPlace::kDevices;
+  const bool on_devices = options.home == WindowHome::kDevices;
   return {at_once ? Algorithm::kOneShot : Algorithm::kPipelined,
           concat("the ranks' devices ",
                  on_devices ? "reach each other's memory" : "share pinned memory of the host",
@@ -104,12 +104,12 @@ Selection CudaEngine::explain(const Query& query) const {
 }
 
 at::Tensor CudaEngine::shared_empty(at::IntArrayRef sizes, at::ScalarType dtype, std::string& why) {
-  return group_->empty(sizes, dtype, *hosts_, g_interrupt_check, why);
+  return group_->empty(sizes, dtype, *out_of_band_, g_interrupt_check, why);
 }
 
 WorkPtr CudaEngine::submit(const Request& request) {
   const bool sends = !request.is_over_list() || group_->failure() == nullptr;
-  Calls calls = calls_of({rank(), size(), Place::kWhereItIs, sends}, request);
+  Calls calls = calls_of({rank(), size(), Home::kTensor, sends}, request);
   WorkPtr work;
   for (Prepared& each : calls) {
     work = enqueue(request, std::move(each), &each == &calls.back());

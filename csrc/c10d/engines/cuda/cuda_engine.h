@@ -24,14 +24,14 @@ namespace fastcomm {
 /// which they were issued. Can be captured into graphs.
 class CudaEngine final : public Engine {
  public:
-  /// `hosts` meet to add memory.
-  CudaEngine(std::shared_ptr<CudaGroup> group, std::unique_ptr<PoolHosts> hosts,
+  /// `out_of_band` serves to add memory.
+  CudaEngine(std::shared_ptr<CudaGroup> group, std::unique_ptr<PoolOutOfBand> out_of_band,
              GroupContext context);
   /// As leave(); a Work of the group that is still held keeps no window.
   ~CudaEngine() override;
 
   std::string name() const override {
-    return group_->options().place == WindowPlace::kDevices ? "peer-to-peer" : "pinned memory";
+    return group_->options().home == WindowHome::kDevices ? "peer-to-peer" : "pinned memory";
   }
   bool is_native() const override { return true; }
   bool is_on_devices() const override { return true; }
@@ -57,7 +57,7 @@ class CudaEngine final : public Engine {
   WorkPtr enqueue(const Request& request, Prepared made, bool is_last);
 
   const std::shared_ptr<CudaGroup> group_;
-  const std::unique_ptr<PoolHosts> hosts_;
+  const std::unique_ptr<PoolOutOfBand> out_of_band_;
   std::unique_ptr<CudaWatch> watch_;
   std::set<std::pair<DType, ReduceOp>> kernels_;  // for reductions
   std::atomic<uint64_t> calls_{0};

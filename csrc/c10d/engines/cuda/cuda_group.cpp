@@ -56,7 +56,7 @@ void Flight::let_go() {
   std::swap(gone, held_);
 }
 
-CudaGroup::CudaGroup(HostExchange& hosts, std::shared_ptr<Communicator> beside, int device,
+CudaGroup::CudaGroup(OutOfBand& out_of_band, std::shared_ptr<Communicator> beside, int device,
                      Options options)
     : device_(device),
       options_(std::move(options)),
@@ -71,15 +71,15 @@ CudaGroup::CudaGroup(HostExchange& hosts, std::shared_ptr<Communicator> beside, 
   made.area_bytes = options_.area_bytes;
   made.blocks = options_.blocks;
   made.pushes = !options_.pulls;
-  if (options_.place == WindowPlace::kHost) {
+  if (options_.home == WindowHome::kHost) {
     made.area_bytes = std::min(made.area_bytes, kMostOfHost);
     made.pushes = false;
   }
   const uint64_t bytes = PeerCollectives::window_bytes(made, beside_->size());
   DeviceWay way = DeviceWay::kHandle;
-  if (options_.place == WindowPlace::kDevices) {
+  if (options_.home == WindowHome::kDevices) {
     DeviceWindowsFound found =
-        make_device_windows(hosts, beside_->rank(), device, bytes, options_.ways);
+        make_device_windows(out_of_band, beside_->rank(), device, bytes, options_.ways);
     windows_ = std::move(found.windows);
     way = found.way;
     if (!found.why_not.empty()) {
@@ -88,7 +88,8 @@ CudaGroup::CudaGroup(HostExchange& hosts, std::shared_ptr<Communicator> beside, 
   } else {
     auto memory =
         std::make_unique<PinnedMemory>(device, Endpoint::instance(), beside_->transport());
-    windows_ = std::make_unique<DeviceWindows>(hosts, beside_->rank(), std::move(memory), bytes);
+    windows_ =
+        std::make_unique<DeviceWindows>(out_of_band, beside_->rank(), std::move(memory), bytes);
   }
   // A failure from here on may be on this rank alone: all report their outcome.
   std::unique_ptr<Trial> trial;
@@ -100,9 +101,9 @@ CudaGroup::CudaGroup(HostExchange& hosts, std::shared_ptr<Communicator> beside, 
     *abort_word_ = 0;
     made.bounds = {nanoseconds(options_.timeout), abort_word_.get()};
     if (made.blocks == 0) {
-      made.blocks = PeerCollectives::default_blocks(device, options_.place == WindowPlace::kHost);
+      made.blocks = PeerCollectives::default_blocks(device, options_.home == WindowHome::kHost);
     }
-    if (options_.place == WindowPlace::kDevices && made.pushes) {
+    if (options_.home == WindowHome::kDevices && made.pushes) {
       pool_ = std::make_shared<GroupPool>(way, device, beside_->rank(), beside_->size(),
                                           options_.pool_bytes);
     }
@@ -111,14 +112,14 @@ CudaGroup::CudaGroup(HostExchange& hosts, std::shared_ptr<Communicator> beside, 
     load_gradients_of_one();  // as PeerCollectives loads its own
     trial = std::make_unique<Trial>(*collectives_, *beside_, stream_, abort_word_.get());
   };
-  std::string text = problems_of_all(hosts, problem_in(make));
+  std::string text = problems_of_all(out_of_band, problem_in(make));
   if (text.empty()) {
     text = problems_of_all(
-        hosts, problem_in([&] { trial->run(kEager, nanoseconds(options_.timeout) / 2); }));
+        out_of_band, problem_in([&] { trial->run(kEager, nanoseconds(options_.timeout) / 2); }));
   }
   if (text.empty()) return;
   collectives_.reset();
-  windows_->leave(hosts);
+  windows_->leave(out_of_band);
   throw Error(ErrorCode::kSystem, text);
 }
 
@@ -188,7 +189,7 @@ FlightPtr CudaGroup::submit(Prepared made, Milliseconds timeout, bool async) {
   return flight;
 }
 
-at::Tensor CudaGroup::empty(at::IntArrayRef sizes, at::ScalarType dtype, PoolHosts& hosts,
+at::Tensor CudaGroup::empty(at::IntArrayRef sizes, at::ScalarType dtype, PoolOutOfBand& out_of_band,
                             const std::function<void()>& interrupted, std::string& why) {
   const DeviceGuard guard(device_);
   if (pool_ == nullptr) {
@@ -210,7 +211,7 @@ at::Tensor CudaGroup::empty(at::IntArrayRef sizes, at::ScalarType dtype, PoolHos
       tensor = pool_->empty(sizes, dtype);
       if (tensor.defined()) return tensor;
     }
-    why_no_growth_ = grow(bytes, hosts);
+    why_no_growth_ = grow(bytes, out_of_band);
     if (!why_no_growth_.empty()) {
       TORCH_WARN("fastcomm: from now on tensors that process groups make for themselves on device ",
                  device_, " are staged by their operations: ", why_no_growth_);
@@ -226,13 +227,13 @@ void CudaGroup::settle(const std::function<void()>& interrupted) {
   while (looks_.load() != 0 && Clock::now() < end) std::this_thread::sleep_for(Milliseconds(1));
 }
 
-std::string CudaGroup::grow(uint64_t bytes, PoolHosts& hosts) {
+std::string CudaGroup::grow(uint64_t bytes, PoolOutOfBand& out_of_band) {
   if (!pool_->may_grow(bytes)) return "FASTCOMM_POOL_MB allows no more";
   // Held to the end: calls of other threads come after it, on all ranks.
   const std::lock_guard<std::mutex> lock(submitting_);
   if (left_) return "the process group was destroyed";
   bool all_come = false;
-  if (const auto error = caught([&] { all_come = hosts.all_come(issued_, kPatience); })) {
+  if (const auto error = caught([&] { all_come = out_of_band.all_come(issued_, kPatience); })) {
     return concat("the process group's store fails: ", what_of(error));
   }
   if (!all_come) {
@@ -249,7 +250,7 @@ std::string CudaGroup::grow(uint64_t bytes, PoolHosts& hosts) {
   std::string text;
   uint64_t most = 0;
   const std::vector<std::string> all =
-      hosts.all_gather(problem.empty() ? std::to_string(bytes) : "!" + problem);
+      out_of_band.all_gather(problem.empty() ? std::to_string(bytes) : "!" + problem);
   for (size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank][0] == '!') {
       text = concat("rank ", rank, ": ", all[rank].substr(1));
@@ -260,12 +261,12 @@ std::string CudaGroup::grow(uint64_t bytes, PoolHosts& hosts) {
   if (!text.empty()) return text;
   try {
     const BesideCaptures others;
-    pool_->grow(hosts, most, [&](char* memory) {
+    pool_->grow(out_of_band, most, [&](char* memory) {
       const auto run = [&] {
         Trial(*collectives_, *beside_, stream_, abort_word_.get(), memory)
             .run(kEager, nanoseconds(options_.timeout) / 2);
       };
-      const std::string wrong = problems_of_all(hosts, problem_in(run));
+      const std::string wrong = problems_of_all(out_of_band, problem_in(run));
       if (!wrong.empty()) throw Error(ErrorCode::kSystem, wrong);
     });
   } catch (const Error& error) {

@@ -86,8 +86,8 @@ class Flight {
 };
 using FlightPtr = std::shared_ptr<Flight>;
 
-/// Place of the ranks' windows.
-enum class WindowPlace {
+/// Memory of the ranks' windows.
+enum class WindowHome {
   kDevices,  // on each rank's device, which the others reach
   kHost      // in pinned memory of the host
 };
@@ -96,7 +96,7 @@ enum class WindowPlace {
 class CudaGroup {
  public:
   struct Options {
-    WindowPlace place = WindowPlace::kDevices;
+    WindowHome home = WindowHome::kDevices;
     std::vector<DeviceWay> ways = {DeviceWay::kHandle};  // to reach those on devices
     uint64_t area_bytes = 0;                             // at most; see PeerCollectives::Options
     uint64_t slot_bytes = 0;                             // likewise
@@ -111,7 +111,8 @@ class CudaGroup {
   /// Collective, as DeviceWindows. `beside` fails together with this group. Raises Error, on all
   /// ranks alike: as DeviceWindows and PeerCollectives do, or if devices see wrong bytes in the
   /// windows.
-  CudaGroup(HostExchange& hosts, std::shared_ptr<Communicator> beside, int device, Options options);
+  CudaGroup(OutOfBand& out_of_band, std::shared_ptr<Communicator> beside, int device,
+            Options options);
   CudaGroup(const CudaGroup&) = delete;
   CudaGroup& operator=(const CudaGroup&) = delete;
   /// As leave(); in a child of fork() everything is kept.
@@ -158,7 +159,7 @@ class CudaGroup {
   /// devices have done their work; once this has not worked, no rank tries again. Undefined, with
   /// the reason, if there is none. Raises Error if the group fails meanwhile, and the exceptions of
   /// `interrupted`.
-  at::Tensor empty(at::IntArrayRef sizes, at::ScalarType dtype, PoolHosts& hosts,
+  at::Tensor empty(at::IntArrayRef sizes, at::ScalarType dtype, PoolOutOfBand& out_of_band,
                    const std::function<void()>& interrupted, std::string& why);
 
   /// A look at the operations under way, repeated by a thread: ends those that cannot go on, and
@@ -191,7 +192,7 @@ class CudaGroup {
   /// kPatience: it may wait for a rank that waits for this one.
   void settle(const std::function<void()>& interrupted);
   /// "" or the reason why no memory was added.
-  std::string grow(uint64_t bytes, PoolHosts& hosts);
+  std::string grow(uint64_t bytes, PoolOutOfBand& out_of_band);
   /// Lets `stream` wait for the earlier work of the caller's stream, and for the last operation.
   void order(const c10::Stream& caller, const c10::Stream& stream, uint64_t capture);
   std::exception_ptr recorded();

@@ -15,10 +15,10 @@ constexpr uint64_t kLeastSegment = uint64_t{16} << 20;  // Trial::kMostBytes, at
 constexpr uint64_t kSegmentStep = uint64_t{2} << 20;
 
 /// Address ranges of the tensors of all pools.
-class Places {
+class AddressRanges {
  public:
-  static Places& get() {
-    static auto& all = *new Places;
+  static AddressRanges& get() {
+    static auto& all = *new AddressRanges;
     return all;
   }
   void add(const void* memory, uint64_t bytes) {
@@ -50,7 +50,7 @@ class GroupPool::Piece {
   Piece(std::shared_ptr<GroupPool> pool, const PoolBlocks::Block& block, int64_t stream,
         char* memory)
       : pool_(std::move(pool)), block_(block), stream_(stream), memory_(memory) {
-    Places::get().add(memory_, block_.bytes);
+    AddressRanges::get().add(memory_, block_.bytes);
   }
   Piece(const Piece&) = delete;
   Piece& operator=(const Piece&) = delete;
@@ -59,7 +59,7 @@ class GroupPool::Piece {
       static_cast<void>(new std::shared_ptr<GroupPool>(std::move(pool_)));
       return;
     }
-    Places::get().remove(memory_);
+    AddressRanges::get().remove(memory_);
     pool_->give(block_, stream_);
   }
 
@@ -117,9 +117,10 @@ void GroupPool::give(const PoolBlocks::Block& block, int64_t stream) {
   sweep_retired_windows();
 }
 
-void GroupPool::grow(HostExchange& hosts, uint64_t bytes, const std::function<void(char*)>& prove) {
+void GroupPool::grow(OutOfBand& out_of_band, uint64_t bytes,
+                     const std::function<void(char*)>& prove) {
   bytes = segment_bytes(bytes);
-  peers_.grow(hosts, device_memory(way_, device_), bytes);
+  peers_.grow(out_of_band, device_memory(way_, device_), bytes);
   total_ += bytes;
   prove(peers_.begin(peers_.segments() - 1));
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -136,7 +137,9 @@ void GroupPool::retire(const std::function<bool()>& others_are_gone) {
   peers_.retire([out = out_, others_are_gone] { return out->load() == 0 && others_are_gone(); });
 }
 
-bool is_in_a_pool(const void* memory, uint64_t bytes) { return Places::get().has(memory, bytes); }
+bool is_in_a_pool(const void* memory, uint64_t bytes) {
+  return AddressRanges::get().has(memory, bytes);
+}
 
 }  // namespace fastcomm
 #endif

@@ -28,8 +28,8 @@
 
 namespace fastcomm {
 
-/// Meetings of hosts that add memory, although each may come alone.
-class PoolHosts : public HostExchange {
+/// Messages between ranks that add memory, although each may come alone.
+class PoolOutOfBand : public OutOfBand {
  public:
   /// True if all ranks come here, with none waiting longer than its `patience`; the same on all
   /// ranks. A rank that has issued another number of operations on devices is somewhere else. If
@@ -58,7 +58,7 @@ class GroupPool : public std::enable_shared_from_this<GroupPool> {
   /// Collective, as PeerPool::grow: a segment of `bytes`, equal on all ranks. `prove(begin)` raises
   /// if the ranks' devices see wrong bytes there, and then raises on all: nothing is ever put in
   /// that segment.
-  void grow(HostExchange& hosts, uint64_t bytes, const std::function<void(char*)>& prove);
+  void grow(OutOfBand& out_of_band, uint64_t bytes, const std::function<void(char*)>& prove);
   /// No tensors are made there any more. The memory is freed when the existing ones are gone and
   /// others have let go of it, by `others_are_gone()`.
   void retire(const std::function<bool()>& others_are_gone);

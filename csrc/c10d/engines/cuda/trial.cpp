@@ -84,7 +84,7 @@ void Trial::run(int channel, uint64_t limit_ns) {
       request.kind = OpKind::kAllReduce;
       request.outputs = sum;
       request.op = &sum_of_ranks;
-      const Calls calls = calls_of({rank, size, Place::kWhereItIs}, request);
+      const Calls calls = calls_of({rank, size, Home::kTensor}, request);
       collectives_.enqueue(calls[0].call, channel, native_stream(stream_),
                            std::min(limit_ns, kMostNanoseconds));
     }

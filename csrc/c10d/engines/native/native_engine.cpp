@@ -27,9 +27,9 @@ std::string monitored(bool first, int rank, const std::vector<int>& missing) {
 }  // namespace
 
 NativeEngine::NativeEngine(std::shared_ptr<Communicator> group, GroupContext context,
-                           c10::intrusive_ptr<::c10d::Store> lane_store)
+                           c10::intrusive_ptr<::c10d::Store> communicator_store)
     : Engine(std::move(context)),
-      lanes_(std::move(group), std::move(lane_store), continuations()) {}
+      communicators_(std::move(group), std::move(communicator_store), continuations()) {}
 
 bool NativeEngine::takes(const Request& request) const {
   if (!request.is_over_list() || request.outputs.empty()) return true;
@@ -54,7 +54,7 @@ WorkPtr NativeEngine::submit(const Request& request) {
 WorkPtr NativeEngine::launch(const Request& request, Prepared& made, bool is_last) {
   ++calls_;
   const Milliseconds limit = timeout_or_default(request.timeout);
-  const std::shared_ptr<Communicator> group = lanes_.here(limit);
+  const std::shared_ptr<Communicator> group = communicators_.here(limit);
   const auto shown = [&] { return request.shown(); };
   const auto about = [&] {  // costs allocations: not for a synchronous call that succeeds
     return NativeWork::About{rank(),
@@ -90,7 +90,7 @@ WorkPtr NativeEngine::exchange(const Request& request) {
 void NativeEngine::monitored_barrier(const ::c10d::BarrierOptions& opts, bool wait_all_ranks) {
   const Milliseconds limit = timeout_or_default(opts.timeout);
   const bool first = rank() == 0;
-  const std::shared_ptr<Communicator> group = lanes_.here(limit);
+  const std::shared_ptr<Communicator> group = communicators_.here(limit);
   if (first && limit == Milliseconds(0)) {
     throw Error(ErrorCode::kTimeout, message_front(0, size(), -1, "barrier", group->sequence()) +
                                          "Rank 0 timed out in monitoredBarrier: its timeout is 0");
@@ -115,7 +115,7 @@ void NativeEngine::fail(const std::exception_ptr& why) {
   group()->failed("none", code_of(why), front == std::string::npos ? text : text.substr(front + 2));
 }
 
-void NativeEngine::abort() { lanes_.abort(concat("rank ", rank(), " called abort()")); }
+void NativeEngine::abort() { communicators_.abort(concat("rank ", rank(), " called abort()")); }
 
 void NativeEngine::gather_bytes(const void* own, void* all, size_t bytes, uint64_t signature,
                                 std::string what_for) {

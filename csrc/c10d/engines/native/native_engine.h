@@ -9,7 +9,7 @@
 #include <string>
 
 #include "c10d/engines/engine.h"
-#include "c10d/engines/native/lanes.h"
+#include "c10d/engines/native/communicators.h"
 #include "c10d/engines/native/work.h"
 #include "c10d/requests/calls.h"
 #include "engines/cpu/communicator.h"
@@ -19,13 +19,13 @@ namespace fastcomm {
 /// Progress: waiting callers drive; the progress thread of the process drives the rest (ADR 0010).
 class NativeEngine final : public Engine {
  public:
-  /// `group` is the group that was formed; `lane_store` is for further lanes.
+  /// `group` is the group that was formed; `communicator_store` is for further communicators.
   NativeEngine(std::shared_ptr<Communicator> group, GroupContext context,
-               c10::intrusive_ptr<::c10d::Store> lane_store);
+               c10::intrusive_ptr<::c10d::Store> communicator_store);
 
   const GroupTraits& traits() const { return group()->traits(); }
   /// The communicator of users' calls.
-  const std::shared_ptr<Communicator>& group() const { return lanes_.ordinary(); }
+  const std::shared_ptr<Communicator>& group() const { return communicators_.ordinary(); }
 
   std::string name() const override { return "shared memory"; }
   bool is_native() const override { return true; }
@@ -43,7 +43,7 @@ class NativeEngine final : public Engine {
   void fail(const std::exception_ptr& why) override;
   /// Gives the group up here and on every peer. Idempotent.
   void abort() override;
-  void leave(const std::string& how) override { lanes_.leave(how); }
+  void leave(const std::string& how) override { communicators_.leave(how); }
 
   /// The messages of all ranks, `bytes` each, in the order of ranks. A call of the group like
   /// others, and compared by `signature`, which is `what_for` in messages. Raises its error.
@@ -55,7 +55,7 @@ class NativeEngine final : public Engine {
   WorkPtr launch(const Request& request, Prepared& made, bool is_last);
   WorkPtr exchange(const Request& request);
 
-  Lanes lanes_;
+  Communicators communicators_;
   std::atomic<uint64_t> calls_{0};
 };
 

@@ -1,4 +1,4 @@
-#include "c10d/engines/native/lanes.h"
+#include "c10d/engines/native/communicators.h"
 
 #include <optional>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -17,55 +17,59 @@ bool same(const std::weak_ptr<Continuations>& a, const std::weak_ptr<Continuatio
 
 }  // namespace
 
-Lanes::Lanes(Lane group, c10::intrusive_ptr<::c10d::Store> store, Continuations::Ptr continuations)
+Communicators::Communicators(CommunicatorPtr group, c10::intrusive_ptr<::c10d::Store> store,
+                             Continuations::Ptr continuations)
     : ordinary_(std::move(group)),
       store_(std::move(store)),
       continuations_(std::move(continuations)) {}
 
-Lanes::~Lanes() { leave(""); }
+Communicators::~Communicators() { leave(""); }
 
-std::vector<Lanes::Lane> Lanes::formed() {
+std::vector<CommunicatorPtr> Communicators::formed() {
   std::lock_guard<std::mutex> lock(mutex_);
-  std::vector<Lane> lanes{ordinary_};
+  std::vector<CommunicatorPtr> communicators{ordinary_};
   for (auto& [key, entry] : others_) {
-    if (entry.lane != nullptr) lanes.push_back(entry.lane);
+    if (entry.communicator != nullptr) communicators.push_back(entry.communicator);
   }
-  return lanes;
+  return communicators;
 }
 
-void Lanes::leave(const std::string& how) {
+void Communicators::leave(const std::string& how) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     left_ = true;
   }
-  for (const Lane& lane : formed()) lane->leave(how);
+  for (const CommunicatorPtr& one : formed()) one->leave(how);
 }
 
-void Lanes::abort(const std::string& why) {
-  for (const Lane& lane : formed()) lane->abort(why);
+void Communicators::abort(const std::string& why) {
+  for (const CommunicatorPtr& one : formed()) one->abort(why);
 }
 
-Lanes::Lane Lanes::lane_at(const Continuations::Place& place, Milliseconds timeout) {
-  const Key key{same(place.group, continuations_), place.depth};
+CommunicatorPtr Communicators::communicator_at(const Continuations::Position& position,
+                                               Milliseconds timeout) {
+  const Key key{same(position.group, continuations_), position.depth};
   bool others = false;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    Entry& entry = others_.try_emplace(key, Entry{nullptr, place.group}).first->second;
-    others = !same(entry.user, place.group);
-    if (!others && entry.lane != nullptr) return entry.lane;
+    Entry& entry = others_.try_emplace(key, Entry{nullptr, position.group}).first->second;
+    others = !same(entry.user, position.group);
+    if (!others && entry.communicator != nullptr) return entry.communicator;
   }
   if (others) {
-    hand_over(key, place, timeout);
-    return lane_at(place, timeout);
+    hand_over(key, position, timeout);
+    return communicator_at(position, timeout);
   }
-  // Without the lock: another thread may be forming another lane, in another order on another rank.
-  Lane lane = form(key, timeout);
+  // Without the lock: another thread may be forming another communicator, in another order on
+  // another rank.
+  CommunicatorPtr communicator = form(key, timeout);
   std::lock_guard<std::mutex> lock(mutex_);
-  if (left_) lane->leave("");
-  return others_.at(key).lane = std::move(lane);
+  if (left_) communicator->leave("");
+  return others_.at(key).communicator = std::move(communicator);
 }
 
-void Lanes::hand_over(const Key& key, const Continuations::Place& place, Milliseconds timeout) {
+void Communicators::hand_over(const Key& key, const Continuations::Position& position,
+                              Milliseconds timeout) {
   Continuations::Ptr user;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -81,10 +85,10 @@ void Lanes::hand_over(const Key& key, const Continuations::Place& place, Millise
     throw Error(ErrorCode::kInvalidArgument, why);
   }
   std::lock_guard<std::mutex> lock(mutex_);
-  others_.at(key).user = place.group;
+  others_.at(key).user = position.group;
 }
 
-Lanes::Lane Lanes::form(const Key& key, Milliseconds timeout) {
+CommunicatorPtr Communicators::form(const Key& key, Milliseconds timeout) {
   std::optional<Deadline> stalled_since;
   const auto look_around = [&] {
     if (const auto error = ordinary_->failure()) std::rethrow_exception(error);
@@ -92,17 +96,18 @@ Lanes::Lane Lanes::form(const Key& key, Milliseconds timeout) {
       std::rethrow_exception(error);
     }
   };
-  const std::string prefix = concat("lane/", key.first ? "own/" : "other/", key.second, "/");
+  const std::string prefix =
+      concat("communicator/", key.first ? "own/" : "other/", key.second, "/");
   StoreBootstrap bootstrap(c10::make_intrusive<::c10d::PrefixStore>(prefix, store_), look_around);
   bootstrap.label = ordinary_->label();
   try {
     look_around();
-    const auto [lane, traits] =
+    const auto [communicator, traits] =
         form_group(bootstrap, ordinary_->rank(), ordinary_->size(), deadline_after(timeout));
-    if (lane == nullptr) throw Error(ErrorCode::kSystem, traits.why_not_native);
-    lane->set_label(ordinary_->label());
-    Communicator::share_fate(ordinary_, lane);
-    return lane;
+    if (communicator == nullptr) throw Error(ErrorCode::kSystem, traits.why_not_native);
+    communicator->set_label(ordinary_->label());
+    Communicator::share_fate(ordinary_, communicator);
+    return communicator;
   } catch (const Error& error) {
     if (ordinary_->failure() != nullptr) throw;
     // A store that fails may mean that a rank died: then that is reported.

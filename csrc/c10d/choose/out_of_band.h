@@ -1,4 +1,4 @@
-// Messages between the hosts of ranks with devices: while they agree, and later to add memory.
+// Out-of-band messages between ranks with devices: while they agree, and later to add memory.
 //
 // Only in builds with FC_DEVICES.
 #pragma once
@@ -14,10 +14,10 @@
 namespace fastcomm {
 
 /// While they agree: in the order of the group's operations on the host.
-class FormingHosts final : public HostExchange {
+class FormingOutOfBand final : public OutOfBand {
  public:
   /// `host` outlives this object.
-  explicit FormingHosts(NativeEngine& host) : host_(host) {}
+  explicit FormingOutOfBand(NativeEngine& host) : host_(host) {}
 
   std::vector<std::string> all_gather(const std::string& own) override;
 
@@ -29,10 +29,10 @@ class FormingHosts final : public HostExchange {
 
 /// Later: by way of the group's store. So operations on the host, issued meanwhile by another
 /// thread, may come in between on one rank and not on another.
-class GroupHosts final : public PoolHosts {
+class GroupOutOfBand final : public PoolOutOfBand {
  public:
   /// `host` outlives this object; no other user has keys in `store`.
-  GroupHosts(NativeEngine& host, c10::intrusive_ptr<::c10d::Store> store)
+  GroupOutOfBand(NativeEngine& host, c10::intrusive_ptr<::c10d::Store> store)
       : host_(host), store_(std::move(store)) {}
 
   /// The first rank that knows decides, for all: the last to come, or one that waits no longer.

@@ -1,4 +1,4 @@
-#include "c10d/choose/device_hosts.h"
+#include "c10d/choose/out_of_band.h"
 #if defined(FC_DEVICES)
 #include <algorithm>
 #include <optional>
@@ -10,7 +10,7 @@
 
 namespace fastcomm {
 
-std::vector<std::string> FormingHosts::all_gather(const std::string& own) {
+std::vector<std::string> FormingOutOfBand::all_gather(const std::string& own) {
   const auto size = static_cast<size_t>(host_.size());
   const uint64_t bytes = own.size();
   std::vector<uint64_t> lengths(size);
@@ -26,11 +26,11 @@ std::vector<std::string> FormingHosts::all_gather(const std::string& own) {
   return texts;
 }
 
-void FormingHosts::gather(const void* own, void* all, size_t bytes) {
+void FormingOutOfBand::gather(const void* own, void* all, size_t bytes) {
   host_.gather_bytes(own, all, bytes, 0x77d2, "to make windows of devices");
 }
 
-bool GroupHosts::all_come(uint64_t issued, Milliseconds patience) {
+bool GroupOutOfBand::all_come(uint64_t issued, Milliseconds patience) {
   times_ = issued == issued_ ? times_ + 1 : 0;
   issued_ = issued;
   front_ = concat("pool/", issued, "/", times_, "/");
@@ -50,7 +50,7 @@ bool GroupHosts::all_come(uint64_t issued, Milliseconds patience) {
   return decide("");
 }
 
-std::vector<std::string> GroupHosts::all_gather(const std::string& own) {
+std::vector<std::string> GroupOutOfBand::all_gather(const std::string& own) {
   std::optional<Deadline> gone_since;
   StoreBootstrap told(store_, [&] {
     if (const auto why = host_.group()->stalled("forming", gone_since)) {
