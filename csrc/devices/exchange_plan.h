@@ -2,10 +2,10 @@
 // and the places of data that goes through pinned memory. Arithmetic alone: devices/exchange.h
 // defines a round, and enqueues it.
 //
-// A rank's jobs are those whose data it stages, or that it reduces. Every rank that has something to
-// stage gets an equal share of a round's staging memory, with room for at least the smallest piece,
-// and puts as much of its jobs there as fits; a rank that gets no share waits for a later round.
-// Ranks that stage nothing are done in the first round.
+// A rank's jobs are those whose data it stages, or that it reduces. Every rank that stages any gets
+// an equal share of a round's staging memory, with room for at least the smallest piece, and puts
+// as much of its jobs there as fits; a rank that gets no share waits for a later round. Ranks that
+// stage nothing are done in the first round.
 #pragma once
 
 #include <cstdint>

@@ -4,6 +4,8 @@
 //   communicator_failures_test CASE SEED
 #include <pthread.h>
 
+#include <atomic>
+
 #include "check.h"
 #include "lagging_broadcast.h"
 
@@ -183,9 +185,10 @@ CASE(relayed) {
 /// A synchronous call that a signal interrupts: the caller's exception comes out, peers hear of it.
 CASE(interrupt) {
   RankWorld world(2);
+  std::atomic<bool> interrupted{false};
   world.run([&](int rank) {
     if (rank == 1) {
-      pause(100000);
+      while (!interrupted) pause(1000);
       auto operation = world.at(1).run(barrier_call(), kTimeout, nullptr);
       auto later = world.at(1).run(barrier_call(), kTimeout, nullptr);
       EXPECT(failure_of(*later).code == ErrorCode::kPoisoned, failure_of(*later).text);
@@ -194,7 +197,10 @@ CASE(interrupt) {
     }
     bool came_out = false;
     try {
-      world.at(0).run(barrier_call(), kTimeout, [] { throw 42; });
+      world.at(0).run(barrier_call(), kTimeout, [&] {
+        interrupted = true;
+        throw 42;
+      });
     } catch (int signal) {
       came_out = signal == 42;
     }
