@@ -1,4 +1,4 @@
-"""The hand-written stub has exactly the library's public names."""
+"""The hand-written stubs have exactly the public names of what they describe."""
 
 from __future__ import annotations
 
@@ -29,3 +29,10 @@ def test_stub_equals_library(root: Path) -> None:
 def test_reader_of_stubs() -> None:
     text = "import x\nfrom y import z\n_B: int\nA: int\ndef f() -> None: ...\nclass C:\n    m: int"
     assert stub_names(text) == {"A", "f", "C"}
+
+
+def test_the_stub_of_the_build_record_names_what_a_build_writes(root: Path) -> None:
+    from fastcomm import _build_info
+
+    stub = (root / "fastcomm" / "_build_info.pyi").read_text()
+    assert stub_names(stub) == {name for name in vars(_build_info) if name.isupper()}
