@@ -45,21 +45,6 @@ inline std::string cuda_error_text(cudaError_t error, const char* expression) {
                 device, ")");
 }
 
-/// Lets this thread allocate and query events while another one captures a stream: otherwise that
-/// capture would fail. The calls of this thread are part of no capture.
-class BesideCaptures {
- public:
-  BesideCaptures() { exchange(); }
-  BesideCaptures(const BesideCaptures&) = delete;
-  BesideCaptures& operator=(const BesideCaptures&) = delete;
-  ~BesideCaptures() { exchange(); }
-
- private:
-  void exchange() { static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode_)); }
-
-  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
-};
-
 /// The address that a kernel on `device` sees for `pointer`. With real GPUs it is the same. The
 /// shim has one memory for all, and models here memory that a device cannot reach or sees wrong.
 /// kSpoil is a write for which no order with other processes is promised.

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/beside_captures.h"
 #include "core/control.h"
 #include "core/device_guard.h"
 
@@ -54,11 +55,19 @@ DeviceSet::~DeviceSet() {
     for (Pinned& memory : pinned_) static_cast<void>(memory.release());
     return;
   }
-  // Each reader of staged data leaves a mark after reading.
-  for (int rank = 0; rank < size() && !pinned_.empty(); ++rank) {
-    for (const Mark mark : {Mark::kDrained, Mark::kDrainedOdd}) {
-      static_cast<void>(cudaEventSynchronize(event(mark, rank)));
+  if (pinned_.empty()) return;
+  try {
+    const BesideCaptures others(devices_[0]);
+    // Each reader of staged data leaves a mark after reading.
+    for (int rank = 0; rank < size(); ++rank) {
+      for (const Mark mark : {Mark::kDrained, Mark::kDrainedOdd}) {
+        static_cast<void>(cudaEventSynchronize(event(mark, rank)));
+      }
     }
+    pinned_.clear();
+  } catch (const Error&) {
+    // The devices are lost; the memory stays allocated.
+    for (Pinned& memory : pinned_) static_cast<void>(memory.release());
   }
 }
 
@@ -128,7 +137,7 @@ Staging& DeviceSet::staging(uint64_t wanted) {
     uint64_t half = kLeastStagingBytes / 2;
     while (half < wanted) half *= 2;
     half = std::min(half, most_half_bytes_);
-    const DeviceGuard guard(devices_[0]);  // pinned memory belongs to a context
+    const BesideCaptures others(devices_[0]);  // pinned memory belongs to a context
     void* memory = nullptr;
     // Portable: pinned for every device. Mapped: kernels use it by its own address.
     FC_CUDA(cudaHostAlloc(&memory, 2 * half, cudaHostAllocPortable | cudaHostAllocMapped), 2 * half,

@@ -7,6 +7,7 @@
 #include <exception>
 #include <utility>
 
+#include "core/beside_captures.h"
 #include "core/cuda_host.h"
 #include "core/device_guard.h"
 
@@ -95,8 +96,8 @@ const Access& PeerAccess::keep(int device, int peer, Access verdict) {
 Access PeerAccess::find(int device, int peer, int tries) {
   if (device == peer) return {AccessKind::kSame, "one memory"};
   if (!wanted_) return {AccessKind::kStaged, "FASTCOMM_PEER_ACCESS=off"};
-  const BesideCaptures beside;
   try {
+    const BesideCaptures beside(device);
     if (!granted(device, peer) || !granted(peer, device)) {
       return {AccessKind::kStaged, "the driver grants no peer access"};
     }

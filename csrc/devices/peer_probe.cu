@@ -12,6 +12,7 @@
 #include <memory>
 #include <thread>
 
+#include "core/beside_captures.h"
 #include "core/control.h"
 #include "core/cuda_host.h"
 #include "core/device_guard.h"
@@ -183,8 +184,7 @@ class Probe {
     Side& side = sides_[s];
     const Side& peer = sides_[1 - s];
     try {
-      const BesideCaptures beside;  // for this thread: the first side's has one already
-      const DeviceGuard guard(side.device);
+      const BesideCaptures beside(side.device);  // the first side's thread has one already
       ProbeArgs args;
       args.side = static_cast<uint32_t>(s);
       args.own_box = device_view(side.device, side.boxes, Touch::kWrite);

@@ -2,6 +2,7 @@
 #if defined(FC_WITH_CUDA)
 #include "core/device_guard.h"
 #include "tensors/accelerator.h"
+#include "tensors/captures.h"
 
 #include <ATen/cuda/PeerToPeerAccess.h>
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -57,6 +58,12 @@ uint64_t capture_of(const c10::Stream& stream) {
   return status == cudaStreamCaptureStatusNone ? 0
                                                // CUDA may number a capture 0
                                                : number + 1;
+}
+
+bool is_external(const c10::Stream& stream) {
+  // c10/cuda/CUDAStream.cpp: the id of a stream of torch's own is odd, or 0 for the default stream;
+  // another's is its address.
+  return stream.id() != 0 && (stream.id() & 1) == 0;
 }
 
 std::string device_name(int device) {

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import re
 import signal
+import threading
 import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sim
 import torch
 import torch.distributed as dist
 from support.caught import Caught, catch
@@ -99,6 +101,50 @@ def test_ranks_call_different_reductions() -> None:
         assert "all_reduce(max," in caught[0].text and "all_reduce(sum," in caught[0].text, caught
         assert "rank 1 is the odd one" in caught[0].text and caught[0].peer == 1, caught
         assert is_nan and waited < SOON
+
+
+def _loads(world: World, where: str) -> tuple[Caught, float]:
+    """Wait in the driver, for a device that waits for a rank which dies."""
+    device = init(world)
+    data = torch.ones(4, device=device)
+    dist.all_reduce(data)
+    torch.sim.synchronize()
+    if world.rank == 1:
+        world.hear("issued")
+        time.sleep(0.5)  # the other's threads look in vain by then
+        os.kill(os.getpid(), signal.SIGKILL)
+    work: Any = dist.all_reduce(data, async_op=True)
+    loading = threading.Thread(target=sim.load().load_lazily, args=(world.rank,))
+    loading.start()
+    world.tell("issued")
+    begun = time.monotonic()
+    if where == "in a load":
+        loading.join()
+        caught = catch(work.wait)
+    elif where == "in a query":
+        caught = catch(_until_completed, work)
+    else:
+        caught = catch(work.wait, timedelta(seconds=SOON))
+    waited = time.monotonic() - begun
+    loading.join()
+    dist.destroy_process_group()
+    return caught, waited
+
+
+def _until_completed(work: Any) -> None:
+    while not work.is_completed():
+        time.sleep(0.001)
+    work.wait()
+
+
+@pytest.mark.parametrize("where", ["in a load", "in a query", "on the host"])
+def test_a_rank_dies_while_a_thread_is_in_the_driver(where: str) -> None:
+    """CUDA's calls of other threads do not return meanwhile."""
+    survivor, _ = run_outcomes(2, _loads, where)
+    assert survivor.error is None, survivor.error
+    caught, waited = survivor.value
+    assert (caught.kind, caught.peer) == ("PeerLostError", 1), caught
+    assert 0.5 < waited < 0.5 + SOON / 10, waited
 
 
 def _once_more(world: World) -> list[float]:

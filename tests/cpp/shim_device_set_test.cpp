@@ -401,6 +401,38 @@ CASE(contexts) {
 }
 #endif
 
+#if defined(FC_SHIM)
+/// Another thread's capture survives all that a group does, from its first probe to its end.
+CASE(captured) {
+  for (const Link link : {Link::kDirect, Link::kNone}) {
+    configure(3, [&](int, int) { return link; });
+    cudaStream_t stream = nullptr;
+    FC_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a test");
+    std::atomic<bool> begun{false}, done{false};
+    cudaError_t ended = cudaSuccess;
+    std::thread capturing([&] {
+      FC_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "a test");
+      begun = true;
+      while (!done) usleep(100);
+      cudaGraph_t graph = nullptr;
+      ended = cudaStreamEndCapture(stream, &graph);
+    });
+    while (!begun) usleep(100);
+    {
+      PeerAccess access(probe_peers, true);
+      DeviceSet group({0, 1}, access, little_staging());
+      EXPECT(group.direct(0, 1) == (link == Link::kDirect), access.between(0, 1).reason);
+      group.staging(1);
+      group.staging(1 << 20);  // more of it
+    }
+    done = true;
+    capturing.join();
+    EXPECT(ended == cudaSuccess, cudaGetErrorString(ended));
+    FC_CUDA(cudaStreamDestroy(stream), "a test");
+  }
+}
+#endif
+
 CASE(errors) {
 #if defined(FC_SHIM)
   configure(2, [](int, int) { return Link::kNone; });

@@ -1,7 +1,9 @@
 // What the execution shim says about unordered uses of memory: its shadow of memory against a
-// byte-by-byte model, and the order that streams, events, the host and captured graphs give.
+// byte-by-byte model, and the order that streams, events, the host and captured graphs give; what
+// is refused beside a capture, and what waits for the driver.
 //
-//   shim_order_test [CASE [SEED]]    CASE: shadow | streams | kernels | host | queues | capture
+//   shim_order_test [CASE [SEED]]    CASE: shadow | streams | kernels | host | queues | capture |
+//                                          beside | driver
 #include <set>
 #include <string>
 #include <tuple>
@@ -224,7 +226,6 @@ CASE(capture) {
   setup.set(0, here, 100);
   setup.order(0, 1);
   setup.copy(1, there, here, 100);
-  EXPECT(cudaStreamSynchronize(setup.streams[1]) == cudaErrorStreamCaptureUnsupported, "a wait");
   setup.order(1, 0);
   FC_CUDA(cudaStreamEndCapture(setup.streams[0], &graph), "a test");
   FC_CUDA(cudaGraphInstantiate(&exec, graph, 0), "a test");
@@ -249,6 +250,115 @@ CASE(capture) {
          "the default stream");
   FC_CUDA(cudaStreamEndCapture(setup.streams[0], &graph), "a test");
   FC_CUDA(cudaGraphExecDestroy(exec), "a test");
+}
+
+/// Ends a capture of the first stream, and tells whether it has stayed valid.
+bool ends_well(Setup& setup) {
+  cudaGraph_t graph = nullptr;
+  const cudaError_t result = cudaStreamEndCapture(setup.streams[0], &graph);
+  EXPECT(result == cudaSuccess || result == cudaErrorStreamCaptureInvalidated, result);
+  if (result == cudaSuccess) FC_CUDA(cudaGraphDestroy(graph), "a test");
+  return result == cudaSuccess;
+}
+
+/// Calls on another thread, beside a capture; `mode` is that thread's.
+CASE(beside) {
+  Setup setup;
+  const auto ask = [&] {
+    void* memory = nullptr;
+    const cudaError_t result = cudaMalloc(&memory, 100);
+    if (result == cudaSuccess) static_cast<void>(cudaFree(memory));
+    return result;
+  };
+  const auto elsewhere = [&](cudaStreamCaptureMode mode, const auto& call) {
+    cudaError_t result = cudaSuccess;
+    std::thread([&] {
+      cudaStreamCaptureMode before = mode;
+      FC_CUDA(cudaThreadExchangeStreamCaptureMode(&before), "a test");
+      result = call();
+    }).join();
+    return result;
+  };
+  const auto query = [&] { return cudaEventQuery(setup.event); };
+  constexpr auto kGlobal = cudaStreamCaptureModeGlobal, kLocal = cudaStreamCaptureModeThreadLocal,
+                 kRelaxed = cudaStreamCaptureModeRelaxed;
+  for (const auto captured : {kGlobal, kLocal, kRelaxed}) {
+    for (const auto mode : {kGlobal, kLocal, kRelaxed}) {
+      for (const std::function<cudaError_t()>& call :
+           std::vector<std::function<cudaError_t()>>{ask, query}) {
+        FC_CUDA(cudaStreamBeginCapture(setup.streams[0], captured), "a test");
+        const bool refused = captured == kGlobal && mode == kGlobal;
+        EXPECT((elsewhere(mode, call) == cudaErrorStreamCaptureUnsupported) == refused, captured,
+               " ", mode);
+        if (refused) {
+          EXPECT(cudaMemsetAsync(setup.memory[0], 1, 1, setup.streams[0]) ==
+                     cudaErrorStreamCaptureInvalidated,
+                 "nothing is added to what is invalid");
+        }
+        EXPECT(ends_well(setup) == !refused, captured, " ", mode);
+      }
+    }
+    // The capturing thread itself.
+    FC_CUDA(cudaStreamBeginCapture(setup.streams[0], captured), "a test");
+    EXPECT((ask() == cudaSuccess) == (captured == kRelaxed), captured);
+    EXPECT(ends_well(setup) == (captured == kRelaxed), captured);
+    // A wait for the whole device, or for what is captured, in any mode.
+    const auto wait = [&] { return cudaStreamSynchronize(setup.streams[0]); };
+    for (const auto& call :
+         std::vector<std::function<cudaError_t()>>{cudaDeviceSynchronize, query, wait}) {
+      FC_CUDA(cudaStreamBeginCapture(setup.streams[0], captured), "a test");
+      FC_CUDA(cudaEventRecord(setup.event, setup.streams[0]), "a test");
+      EXPECT(elsewhere(kRelaxed, call) == cudaErrorStreamCaptureUnsupported, captured);
+      EXPECT(!ends_well(setup), captured);
+      FC_CUDA(cudaEventRecord(setup.event, setup.streams[1]), "a test");
+    }
+    FC_CUDA(cudaStreamBeginCapture(setup.streams[0], captured), "a test");
+    EXPECT(elsewhere(kRelaxed,
+                     [] {
+                       FC_CUDA(cudaSetDevice(1), "a test");
+                       return cudaDeviceSynchronize();
+                     }) == cudaSuccess,
+           "another device");
+    EXPECT(ends_well(setup), captured);
+  }
+  static_cast<void>(cudaGetLastError());
+}
+
+/// Launches, allocations and queries wait while another thread holds the driver.
+CASE(driver) {
+  Setup setup;
+  FC_CUDA(cudaEventRecord(setup.event, setup.streams[1]), "a test");
+  shim::Signal gate;
+  setup.streams[0]->enqueue([&] { gate.wait(); });
+  std::atomic<bool> held{false}, released{false};
+  std::thread holder([&] {
+    shim::with_driver([&] {
+      held = true;
+      while (shim::busy_streams[0] != 0) usleep(100);
+      released = true;
+    });
+  });
+  while (!held) usleep(100);
+  void* memory = nullptr;
+  std::vector<std::thread> callers;
+  const auto waits = [&](const char* what, const std::function<void()>& call) {
+    callers.emplace_back([&released, what, call] {
+      call();
+      EXPECT(released, what);
+    });
+  };
+  waits("a launch", [&] { setup.set(1, setup.memory[0], 1); });
+  waits("an allocation", [&] { FC_CUDA(cudaMalloc(&memory, 100), "a test"); });
+  waits("a query", [&] { static_cast<void>(cudaEventQuery(setup.event)); });
+  waits("a mode", [] {
+    auto mode = cudaStreamCaptureModeRelaxed;
+    static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode));
+  });
+  usleep(20'000);
+  gate.raise();
+  holder.join();
+  for (std::thread& each : callers) each.join();
+  FC_CUDA(cudaFree(memory), "a test");
 }
 
 }  // namespace

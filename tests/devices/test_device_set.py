@@ -18,6 +18,7 @@ CASES = [
     "stale",
     "busy",
     "contexts",
+    "captured",
     "verdicts",
     "meet",
     "staging",

@@ -56,6 +56,7 @@ constexpr cudaError_t cudaErrorHostMemoryAlreadyRegistered = 712;
 constexpr cudaError_t cudaErrorHostMemoryNotRegistered = 713;
 constexpr cudaError_t cudaErrorNotSupported = 801;
 constexpr cudaError_t cudaErrorStreamCaptureUnsupported = 900;
+constexpr cudaError_t cudaErrorStreamCaptureInvalidated = 901;
 constexpr cudaError_t cudaErrorStreamCaptureUnjoined = 904;
 constexpr cudaError_t cudaErrorStreamCaptureIsolation = 905;
 constexpr cudaError_t cudaErrorStreamCaptureImplicit = 906;
@@ -215,6 +216,13 @@ class Runtime {
     if (address - base >= std::max<size_t>(there.bytes, 1)) return {};
     return Allocation{reinterpret_cast<void*>(base), there.bytes, there.device, there.mapped};
   }
+  /// How many allocations of at least so many bytes a device has; -1: pinned memory of the host.
+  int living(int device, size_t bytes) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return static_cast<int>(std::count_if(ranges_.begin(), ranges_.end(), [&](const auto& range) {
+      return range.second.device == device && range.second.bytes >= bytes && !range.second.mapped;
+    }));
+  }
   /// Called once, before the memory is freed.
   void before_free(void* memory, std::function<void()> call) {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -354,6 +362,11 @@ class Runtime {
 };
 
 inline cudaError_t fail(cudaError_t error) { return last_error = error; }
+
+/// The refusal of a call that is unsafe beside a capture; else cudaSuccess.
+inline cudaError_t unsafe() {
+  return Capture::forbids() ? fail(cudaErrorStreamCaptureUnsupported) : cudaSuccess;
+}
 
 }  // namespace fastcomm::shim
 

@@ -33,6 +33,8 @@ inline const char* cudaGetErrorString(cudaError_t error) {
       return "operation not supported";
     case cudaErrorStreamCaptureUnsupported:
       return "operation not permitted when stream is capturing";
+    case cudaErrorStreamCaptureInvalidated:
+      return "operation failed due to a previous error during capture";
     case cudaErrorStreamCaptureUnjoined:
       return "capturing stream has unjoined work";
     case cudaErrorStreamCaptureIsolation:
@@ -74,6 +76,7 @@ inline cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
   return cudaSuccess;
 }
 inline cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned) {
+  if (fastcomm::shim::unsafe() != cudaSuccess) return cudaErrorStreamCaptureUnsupported;
   fastcomm::shim::need_context();
   const cudaError_t result =
       fastcomm::shim::Runtime::get().enable(fastcomm::shim::current_device, peer);
@@ -82,25 +85,31 @@ inline cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned) {
 
 // Memory. It is freed at once, so no work that uses it may be under way.
 inline cudaError_t cudaMalloc(void** memory, size_t bytes) {
+  if (fastcomm::shim::unsafe() != cudaSuccess) return cudaErrorStreamCaptureUnsupported;
   fastcomm::shim::need_context();
   *memory = fastcomm::shim::Runtime::get().allocate(bytes, fastcomm::shim::current_device);
   return *memory != nullptr ? cudaSuccess : fastcomm::shim::fail(cudaErrorMemoryAllocation);
 }
 inline cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
+  if (fastcomm::shim::unsafe() != cudaSuccess) return cudaErrorStreamCaptureUnsupported;
   fastcomm::shim::need_context();
   *memory = fastcomm::shim::Runtime::get().allocate(bytes, -1);
   return *memory != nullptr ? cudaSuccess : fastcomm::shim::fail(cudaErrorMemoryAllocation);
 }
-inline cudaError_t cudaFree(void* memory) { return fastcomm::shim::Runtime::get().free(memory); }
-inline cudaError_t cudaFreeHost(void* memory) {
+inline cudaError_t cudaFree(void* memory) {
+  if (fastcomm::shim::unsafe() != cudaSuccess) return cudaErrorStreamCaptureUnsupported;
+  fastcomm::shim::pass_driver();
   return fastcomm::shim::Runtime::get().free(memory);
 }
+inline cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
 inline cudaError_t cudaHostRegister(void* memory, size_t bytes, unsigned) {
+  if (fastcomm::shim::unsafe() != cudaSuccess) return cudaErrorStreamCaptureUnsupported;
   fastcomm::shim::need_context();
   const cudaError_t result = fastcomm::shim::Runtime::get().register_host(memory, bytes);
   return result == cudaSuccess ? result : fastcomm::shim::fail(result);
 }
 inline cudaError_t cudaHostUnregister(void* memory) {
+  if (fastcomm::shim::unsafe() != cudaSuccess) return cudaErrorStreamCaptureUnsupported;
   const cudaError_t result = fastcomm::shim::Runtime::get().unregister_host(memory);
   return result == cudaSuccess ? result : fastcomm::shim::fail(result);
 }
@@ -137,10 +146,14 @@ inline cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return cudaSuccess;
 }
 inline cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (fastcomm::shim::unsafe() != cudaSuccess) return cudaErrorStreamCaptureUnsupported;
   using fastcomm::shim::Order;
   fastcomm::shim::Stream* const target = fastcomm::shim::Runtime::get().resolve(stream);
   if (target == nullptr) return cudaSuccess;
-  if (target->capture != nullptr) return fastcomm::shim::fail(cudaErrorStreamCaptureUnsupported);
+  if (target->capture != nullptr) {
+    target->capture->invalid = true;
+    return fastcomm::shim::fail(cudaErrorStreamCaptureUnsupported);
+  }
   const fastcomm::shim::Clock clock = Order::get().now(target->clock);
   auto* const done = new fastcomm::shim::Signal;  // not freed: raise() touches it to the end
   const uint64_t number = target->enqueue([done, progress = target->progress] {
@@ -154,6 +167,10 @@ inline cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   return cudaSuccess;
 }
 inline cudaError_t cudaDeviceSynchronize() {
+  if (fastcomm::shim::unsafe() != cudaSuccess) return cudaErrorStreamCaptureUnsupported;
+  if (fastcomm::shim::Capture::spoil(fastcomm::shim::current_device)) {
+    return fastcomm::shim::fail(cudaErrorStreamCaptureUnsupported);
+  }
   cudaError_t failure = cudaSuccess;
   fastcomm::shim::Runtime::get().each_stream(
       fastcomm::shim::current_device, [&](fastcomm::shim::Stream* stream) {
@@ -163,10 +180,14 @@ inline cudaError_t cudaDeviceSynchronize() {
   return failure;
 }
 inline cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  if (fastcomm::shim::unsafe() != cudaSuccess) return cudaErrorStreamCaptureUnsupported;
   using fastcomm::shim::Order;
   fastcomm::shim::Stream* const target = fastcomm::shim::Runtime::get().resolve(stream);
   if (target == nullptr) return cudaSuccess;
-  if (target->capture != nullptr) return fastcomm::shim::fail(cudaErrorStreamCaptureUnsupported);
+  if (target->capture != nullptr) {
+    target->capture->invalid = true;
+    return fastcomm::shim::fail(cudaErrorStreamCaptureUnsupported);
+  }
   const fastcomm::shim::Clock clock = Order::get().now(target->clock);
   if (!target->idle()) return fastcomm::shim::fail(cudaErrorNotReady);
   Order::get().host_saw(clock);
@@ -232,7 +253,12 @@ inline cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, u
   return cudaSuccess;
 }
 inline cudaError_t cudaEventQuery(cudaEvent_t event) {
-  if (event->capture != nullptr) return fastcomm::shim::fail(cudaErrorStreamCaptureUnsupported);
+  fastcomm::shim::pass_driver();
+  if (fastcomm::shim::unsafe() != cudaSuccess) return cudaErrorStreamCaptureUnsupported;
+  if (event->capture != nullptr) {
+    event->capture->invalid = true;
+    return fastcomm::shim::fail(cudaErrorStreamCaptureUnsupported);
+  }
   const fastcomm::shim::Signal* const awaited = event->recorded.load();
   if (awaited == nullptr) return cudaSuccess;
   if (!awaited->raised()) return cudaErrorNotReady;
@@ -241,7 +267,11 @@ inline cudaError_t cudaEventQuery(cudaEvent_t event) {
   return cudaSuccess;
 }
 inline cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  if (event->capture != nullptr) return fastcomm::shim::fail(cudaErrorStreamCaptureUnsupported);
+  if (fastcomm::shim::unsafe() != cudaSuccess) return cudaErrorStreamCaptureUnsupported;
+  if (event->capture != nullptr) {
+    event->capture->invalid = true;
+    return fastcomm::shim::fail(cudaErrorStreamCaptureUnsupported);
+  }
   const fastcomm::shim::Signal* const awaited = event->recorded.load();
   if (awaited == nullptr) return cudaSuccess;
   awaited->wait();
@@ -263,36 +293,37 @@ inline cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, 
 // Graphs.
 using cudaGraph_t = fastcomm::shim::Graph*;
 using cudaGraphExec_t = const fastcomm::shim::Graph*;
-enum cudaStreamCaptureMode {
-  cudaStreamCaptureModeGlobal,
-  cudaStreamCaptureModeThreadLocal,
-  cudaStreamCaptureModeRelaxed
+enum cudaStreamCaptureStatus {
+  cudaStreamCaptureStatusNone = 0,
+  cudaStreamCaptureStatusActive = 1,
+  cudaStreamCaptureStatusInvalidated = 2
 };
+
 namespace fastcomm::shim {
-inline thread_local cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
+inline cudaStreamCaptureStatus capture_status(const Stream* stream) {
+  if (stream == nullptr || stream->capture == nullptr) return cudaStreamCaptureStatusNone;
+  return stream->capture->invalid ? cudaStreamCaptureStatusInvalidated
+                                  : cudaStreamCaptureStatusActive;
+}
 }  // namespace fastcomm::shim
-enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone = 0, cudaStreamCaptureStatusActive = 1 };
 
 inline cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
-  fastcomm::shim::Stream* const target = fastcomm::shim::Runtime::get().resolve(stream);
-  const bool captured = target != nullptr && target->capture != nullptr;
-  *status = captured ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  *status = fastcomm::shim::capture_status(fastcomm::shim::Runtime::get().resolve(stream));
   return cudaSuccess;
 }
 /// Not for a device's default stream. Parameters with a default value in CUDA are left out.
 inline cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status,
                                             unsigned long long* number) {
   fastcomm::shim::Stream* const target = fastcomm::shim::Runtime::get().resolve(stream);
-  const bool captured = target != nullptr && target->capture != nullptr;
-  *status = captured ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
-  if (captured) *number = target->capture->number;
+  *status = fastcomm::shim::capture_status(target);
+  if (*status == cudaStreamCaptureStatusActive) *number = target->capture->number;
   return cudaSuccess;
 }
-inline cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+inline cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
   if (stream == nullptr || stream->capture != nullptr) {
     return fastcomm::shim::fail(cudaErrorStreamCaptureUnsupported);
   }
-  new fastcomm::shim::Capture(stream);  // not freed: events may still name it
+  new fastcomm::shim::Capture(stream, mode);  // not freed: events may still name it
   return cudaSuccess;
 }
 inline cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
@@ -303,7 +334,9 @@ inline cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph)
   const bool joined = capture->joined();
   capture->release();
   fastcomm::shim::Order::get().add_hazards(capture->order.take_hazards());
-  *graph = joined ? capture->graph : nullptr;
+  const bool invalid = capture->invalid;
+  *graph = joined && !invalid ? capture->graph : nullptr;
+  if (invalid) return fastcomm::shim::fail(cudaErrorStreamCaptureInvalidated);
   return joined ? cudaSuccess : fastcomm::shim::fail(cudaErrorStreamCaptureUnjoined);
 }
 inline cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, uint64_t) {
@@ -329,8 +362,9 @@ inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
   delete exec;
   return cudaSuccess;
 }
-/// Per thread; the shim is never stricter than the relaxed mode.
+/// Per thread. Makes a context on the current device, as CUDA does.
 inline cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  fastcomm::shim::need_context();
   std::swap(*mode, fastcomm::shim::capture_mode);
   return cudaSuccess;
 }

@@ -63,6 +63,7 @@ cudaError_t submit(cudaStream_t stream, const char* what, std::vector<Access> ac
   if (target->device() != current_device) return fail(cudaErrorInvalidResourceHandle);
   std::string words = concat(what, " (device ", target->device(), ", stream ", target->actor, ")");
   if (target->capture != nullptr) {
+    if (target->capture->invalid) return fail(cudaErrorStreamCaptureInvalidated);
     target->capture->add(target,
                          {std::move(work), std::move(accesses), std::move(words), next_skip});
     return cudaSuccess;

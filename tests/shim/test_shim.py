@@ -7,9 +7,10 @@ from support import programs
 from support.programs import SHIM, WATCHED
 
 TEST = "shim_order_test"
+CASES = ["shadow", "streams", "kernels", "host", "capture", "queues", "beside", "driver"]
 
 
-@pytest.mark.parametrize("case", ["shadow", "streams", "kernels", "host", "capture", "queues"])
+@pytest.mark.parametrize("case", CASES)
 def test_order(case: str) -> None:
     programs.check(programs.get(TEST, SHIM), case, "3")
 

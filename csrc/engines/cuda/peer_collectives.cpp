@@ -7,6 +7,7 @@
 
 #include "coll/describe_call.h"
 #include "coll/operations.h"
+#include "core/beside_captures.h"
 #include "core/device_guard.h"
 #include "core/error.h"
 #include "engines/cuda/pair_plan.h"
@@ -179,8 +180,7 @@ void PeerCollectives::make_channels(DeviceWindows& windows) {
 
 void PeerCollectives::release() noexcept {
   try {
-    const BesideCaptures others;  // any thread may release the last work, at any time
-    const DeviceGuard guard(device_);
+    const BesideCaptures others(device_);  // any thread may release the last work, at any time
     if (found_ != nullptr) forget_error(cudaFree(found_));
     if (states_ != nullptr) forget_error(cudaFree(states_));
     if (records_ != nullptr) forget_error(cudaFreeHost(records_));

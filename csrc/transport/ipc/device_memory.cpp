@@ -49,7 +49,6 @@ void DeviceMemory::unmap(int peer) {
 
 void DeviceMemory::free() {
   const DeviceGuard guard(device());
-  FC_CUDA(cudaDeviceSynchronize(), "a window");  // cudaFree would wait as long
   FC_CUDA(cudaFree(std::exchange(own_, nullptr)), "a window");
 }
 

@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "core/beside_captures.h"
 #include "core/cuda_host.h"
 #include "core/device_guard.h"
 
@@ -17,8 +18,7 @@ PeerPool::PeerPool(int device, int rank, int size) : device_(device), rank_(rank
 
 PeerPool::~PeerPool() {
   try {
-    const BesideCaptures others;  // any thread may release the last tensor, at any time
-    const DeviceGuard guard(device_);
+    const BesideCaptures others(device_);  // any thread may release the last tensor, at any time
     forget_error(cudaFree(table_));
   } catch (const Error&) {
     // The device is lost, and its memory with it.

@@ -193,7 +193,6 @@ void VirtualMemory::unmap(int peer) {
 
 void VirtualMemory::free() {
   const DeviceGuard guard(device());
-  FC_CUDA(cudaDeviceSynchronize(), "a window");
   unmap(std::exchange(own_, {}));
 }
 

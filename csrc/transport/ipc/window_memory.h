@@ -57,9 +57,9 @@ class WindowMemory {
   /// Unmaps a peer's window, which nothing uses any more. Raises Error(kSystem) if the device is
   /// gone.
   virtual void unmap(int peer) = 0;
-  /// Frees this rank's memory, which no peer has mapped any more. Waits for the device if it is the
-  /// device's: streams may still read a tensor that lay there. Raises Error(kSystem), and then may
-  /// be called again.
+  /// Frees this rank's memory, which no peer has mapped, and nothing on its device uses, any more.
+  /// Does not wait for the device, where a stream may be captured. Raises Error(kSystem), and then
+  /// may be called again.
   virtual void free() = 0;
 
  private:

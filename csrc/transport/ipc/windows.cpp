@@ -5,6 +5,7 @@
 #include <mutex>
 #include <utility>
 
+#include "core/beside_captures.h"
 #include "core/control.h"
 
 namespace fastcomm {
@@ -28,7 +29,7 @@ class Retired {
     const auto is_free = [](const Window& window) {
       if (!window.others_are_gone()) return false;
       const std::string why_not = failure_text([&] {
-        const BesideCaptures others;
+        const BesideCaptures others(window.memory->device());
         window.memory->free();
       });
       return why_not.empty();  // otherwise it is tried again

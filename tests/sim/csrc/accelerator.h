@@ -9,6 +9,7 @@
 
 #include "memory.h"
 #include "tensors/accelerator.h"
+#include "tensors/captures.h"
 
 namespace fastcomm {
 
@@ -30,6 +31,8 @@ uint64_t capture_of(const c10::Stream& stream) {
             "cudaStreamGetCaptureInfo");
   return status == cudaStreamCaptureStatusNone ? 0 : number;
 }
+
+bool is_external(const c10::Stream&) { return false; }
 
 std::string device_name(int device) { return concat("simulated accelerator ", device); }
 

@@ -25,7 +25,8 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     uncheckedSetDevice(device);
   }
   void uncheckedSetDevice(c10::Device device) const noexcept override {
-    shim::set_device(index_of(device.index()));
+    const int index = index_of(device.index());
+    if (index != shim::current_device) shim::set_device_only(index);  // as torch's SetDevice
   }
   c10::Device exchangeDevice(c10::Device device) const override {
     const auto before = getDevice();
@@ -59,7 +60,9 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
   void synchronizeStream(const c10::Stream& stream) const override { synchronize(stream); }
   void synchronizeDevice(const c10::DeviceIndex index) const override {
-    for (int id = 0; id <= kStreamsOfPool; ++id) synchronize(stream_of(index_of(index), id));
+    const OnDevice on(index_of(index));
+    must(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    LateError::check();
   }
 
   void record(void** event, const c10::Stream& stream, const c10::DeviceIndex index,

@@ -23,6 +23,18 @@
 
 namespace sim {
 
+/// As torch's allocators, which ask for events while other threads capture streams.
+class Relaxed {
+ public:
+  Relaxed() { std::swap(shim::capture_mode, before_); }
+  ~Relaxed() { std::swap(shim::capture_mode, before_); }
+  Relaxed(const Relaxed&) = delete;
+  Relaxed& operator=(const Relaxed&) = delete;
+
+ private:
+  cudaStreamCaptureMode before_ = cudaStreamCaptureModeRelaxed;
+};
+
 class Memory final : public c10::DeviceAllocator {
  public:
   struct Block {
@@ -174,6 +186,7 @@ class Memory final : public c10::DeviceAllocator {
 
   /// Gives a block back to its stream once its other users are done.
   void reclaim() {
+    const Relaxed beside;
     const std::lock_guard<std::mutex> lock(mutex_);
     for (size_t i = 0; i < awaited_.size();) {
       Awaited& each = awaited_[i];
@@ -302,6 +315,7 @@ class PinnedMemory final : public c10::Allocator {
   }
 
   void free_settled() {
+    const Relaxed beside;
     const std::lock_guard<std::mutex> lock(mutex_);
     for (size_t i = 0; i < freed_.size();) {
       auto& [memory, block] = freed_[i];

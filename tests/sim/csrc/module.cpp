@@ -11,6 +11,7 @@
 #include "backend.h"
 #include "operators.h"
 #include "toy_engine.h"
+#include "transport/ipc/windows.h"
 
 namespace py = pybind11;
 
@@ -47,8 +48,7 @@ namespace {
 class CapturedGraph {
  public:
   CapturedGraph(int device, c10::StreamId stream) : device_(device), stream_(stream) {
-    must(cudaStreamBeginCapture(origin(), cudaStreamCaptureModeThreadLocal),
-         "cudaStreamBeginCapture");
+    must(cudaStreamBeginCapture(origin(), cudaStreamCaptureModeGlobal), "cudaStreamBeginCapture");
   }
   void end() {
     cudaGraph_t graph = nullptr;
@@ -103,6 +103,25 @@ PYBIND11_MODULE(_sim, module) {
   module.def("sleep", [](int device, int64_t stream, int64_t microseconds) {
     sim::launch(sim::stream_of(device, stream), "a sleep", {},
                 [microseconds] { usleep(static_cast<useconds_t>(microseconds)); });
+  });
+  module.def(
+      "load_lazily",
+      [](int device) {
+        sim::shim::with_driver([device] {
+          while (sim::shim::busy_streams[device].load(std::memory_order_relaxed) != 0) usleep(100);
+        });
+      },
+      py::call_guard<py::gil_scoped_release>());
+  module.def("sweep", &fastcomm::sweep_retired_windows);
+  module.def("contexts", [] {
+    std::vector<int> devices;
+    for (int each = 0; each < sim::kDevices; ++each) {
+      if (sim::shim::contexts[each]) devices.push_back(each);
+    }
+    return devices;
+  });
+  module.def("living", [](int device, size_t bytes) {
+    return sim::shim::Runtime::get().living(device, bytes);
   });
   module.def(
       "do_nothing", [](bool nothing) { sim::shim::Runtime::get().empty = nothing; },

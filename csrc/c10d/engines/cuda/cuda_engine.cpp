@@ -27,7 +27,8 @@ CudaEngine::CudaEngine(std::shared_ptr<CudaGroup> group, std::unique_ptr<PoolOut
     : Engine(std::move(context)),
       group_(std::move(group)),
       out_of_band_(std::move(out_of_band)),
-      watch_(std::make_unique<CudaWatch>(group_)) {
+      watches_{std::make_unique<CudaWatch>(group_, CudaWatch::At::kDevice),
+               std::make_unique<CudaWatch>(group_, CudaWatch::At::kHost)} {
   for (int op = 0; op < kNumReduceOps; ++op) {
     for (int dtype = 0; dtype < kNumDTypes; ++dtype) {
       const std::pair pair{static_cast<DType>(dtype), static_cast<ReduceOp>(op)};
@@ -132,17 +133,21 @@ WorkPtr CudaEngine::enqueue(const Request& request, Prepared made, bool is_last)
   }
   std::optional<CudaWork::Call> call;
   if (request.async) call.emplace(about());
-  watch_->wake();  // raises if there is no thread, before anything is enqueued
+  wake();  // raises if there is no thread, before anything is enqueued
   FlightPtr flight;
   try {
     flight = group_->submit(std::move(made), timeout_or_default(request.timeout), request.async);
   } catch (...) {
-    watch_->wake();
+    wake();
     throw;
   }
-  watch_->wake();  // it may have looked, and slept, before there was anything to see
+  wake();  // they may have looked, and slept, before there was anything to see
   if (!request.async) return nullptr;  // means "done" to c10d for a synchronous call
   return c10::make_intrusive<CudaWork>(std::move(*call), std::move(flight));
+}
+
+void CudaEngine::wake() {
+  for (const auto& watch : watches_) watch->wake();
 }
 
 void CudaEngine::leave(const std::string&) {
@@ -160,7 +165,7 @@ void CudaEngine::abort() {
 }
 
 void CudaEngine::abandon() {
-  static_cast<void>(watch_.release());
+  for (auto& watch : watches_) static_cast<void>(watch.release());
   static_cast<void>(new std::shared_ptr<CudaGroup>(group_));  // its events and windows, for ever
 }
 

@@ -7,6 +7,7 @@
 
 #include "c10d/engines/cuda/cuda_group.h"
 #if defined(FC_DEVICES)
+#include <array>
 #include <atomic>
 #include <memory>
 #include <set>
@@ -53,12 +54,13 @@ class CudaEngine final : public Engine {
   /// True if kernels can move all of them; and reduce them.
   bool moves(at::TensorList tensors) const;
   bool reduces(at::TensorList tensors, const ::c10d::ReduceOp& op) const;
+  void wake();
   /// `is_last` of its request: calls end in order, so its work stands for all.
   WorkPtr enqueue(const Request& request, Prepared made, bool is_last);
 
   const std::shared_ptr<CudaGroup> group_;
   const std::unique_ptr<PoolOutOfBand> out_of_band_;
-  std::unique_ptr<CudaWatch> watch_;
+  std::array<std::unique_ptr<CudaWatch>, 2> watches_;
   std::set<std::pair<DType, ReduceOp>> kernels_;  // for reductions
   std::atomic<uint64_t> calls_{0};
   std::atomic<bool> left_{false};

@@ -11,11 +11,12 @@
 #include "c10d/engines/cuda/trial.h"
 #include "c10d/life/exception.h"
 #include "coll/operations.h"
+#include "core/beside_captures.h"
 #include "core/call_site.h"
 #include "core/device_guard.h"
 #include "core/env.h"
 #include "kernels/cuda/multi_gradient.h"
-#include "transport/fork.h"
+#include "tensors/captures.h"
 #include "transport/ipc/pinned_memory.h"
 
 namespace fastcomm {
@@ -63,7 +64,7 @@ CudaGroup::CudaGroup(OutOfBand& out_of_band, std::shared_ptr<Communicator> besid
       beside_(std::move(beside)),
       stream_(stream_of_pool(device)),
       marks_(stream_of_pool(device)) {
-  const BesideCaptures others;
+  const BesideCaptures others(device);
   PeerCollectives::Options made;
   made.channels = kChannels;
   made.replayed = kCaptured;
@@ -94,7 +95,6 @@ CudaGroup::CudaGroup(OutOfBand& out_of_band, std::shared_ptr<Communicator> besid
   // A failure from here on may be on this rank alone: all report their outcome.
   std::unique_ptr<Trial> trial;
   const auto make = [&] {
-    const DeviceGuard guard(device);
     void* word = nullptr;
     FC_CUDA(cudaHostAlloc(&word, sizeof(uint32_t), cudaHostAllocMapped), "an abort word");
     abort_word_.reset(static_cast<uint32_t*>(word));
@@ -121,17 +121,6 @@ CudaGroup::CudaGroup(OutOfBand& out_of_band, std::shared_ptr<Communicator> besid
   collectives_.reset();
   windows_->leave(out_of_band);
   throw Error(ErrorCode::kSystem, text);
-}
-
-CudaGroup::~CudaGroup() {
-  if (forked_from_endpoint()) {
-    static_cast<void>(collectives_.release());
-    static_cast<void>(new std::shared_ptr<GroupPool>(std::move(pool_)));
-    static_cast<void>(windows_.release());
-    static_cast<void>(abort_word_.release());
-    return;
-  }
-  leave({});
 }
 
 FlightPtr CudaGroup::submit(Prepared made, Milliseconds timeout, bool async) {
@@ -243,9 +232,9 @@ std::string CudaGroup::grow(uint64_t bytes, PoolOutOfBand& out_of_band) {
   // Earlier operations are over once all are here; handles are opened while nothing waits.
   const std::string problem = problem_in([&] {
     if (!drain({})) throw Error(ErrorCode::kSystem, "its device does not end what it was given");
-    const BesideCaptures others;
-    c10::impl::VirtualGuardImpl(kAccelerator)
-        .synchronizeDevice(static_cast<c10::DeviceIndex>(device_));
+    const std::string why_not = await_captures({});
+    if (!why_not.empty()) throw Error(ErrorCode::kSystem, why_not);
+    await_replays();
   });
   std::string text;
   uint64_t most = 0;
@@ -260,7 +249,7 @@ std::string CudaGroup::grow(uint64_t bytes, PoolOutOfBand& out_of_band) {
   }
   if (!text.empty()) return text;
   try {
-    const BesideCaptures others;
+    const BesideCaptures others(device_);
     pool_->grow(out_of_band, most, [&](char* memory) {
       const auto run = [&] {
         Trial(*collectives_, *beside_, stream_, abort_word_.get(), memory)
@@ -278,6 +267,7 @@ std::string CudaGroup::grow(uint64_t bytes, PoolOutOfBand& out_of_band) {
 
 void CudaGroup::order(const c10::Stream& caller, const c10::Stream& stream, uint64_t capture) {
   if (capture != 0) {
+    note_capture(caller);
     captures_ = true;
     // From another capture: CUDA refuses to wait for it.
     if (last_captured_ != nullptr && last_captured_->about.capture != capture)
@@ -294,49 +284,6 @@ void CudaGroup::order(const c10::Stream& caller, const c10::Stream& stream, uint
   if (last_ != nullptr && last_->stream != stream && !FC_LEFT_OUT(Control::kOvertake)) {
     last_->block(stream);
   }
-}
-
-void CudaGroup::leave(const std::function<void()>& interrupted) {
-  {
-    const std::lock_guard<std::mutex> lock(submitting_);
-    if (std::exchange(left_, true)) return;
-    last_.reset();
-    last_captured_.reset();
-  }
-  const BesideCaptures others;
-  bool stopped = false;
-  std::exception_ptr raised;
-  try {
-    stopped = drain(interrupted);
-  } catch (...) {  // Ctrl-C
-    raised = std::current_exception();
-    give_up("none", ErrorCode::kPoisoned,
-            concat("rank ", beside_->rank(), " was interrupted while it left"));
-    stopped = drain({});
-  }
-  if (stopped && captures_) {
-    // Only the device knows of replays; their waits are bounded.
-    if (const auto lost = caught([&] {
-          c10::impl::VirtualGuardImpl(kAccelerator)
-              .synchronizeDevice(static_cast<c10::DeviceIndex>(device_));
-        })) {
-      give_up("none", ErrorCode::kSystem, what_of(lost));
-    }
-  }
-  if (stopped) {
-    if (pool_ != nullptr) pool_->retire(beside_->peers_are_gone());
-    windows_->retire(beside_->peers_are_gone());
-  } else {  // kernels that cannot be stopped use them
-    LOG(WARNING) << "fastcomm: device " << device_
-                 << " does not end what it was given; memory of a process group stays allocated";
-    static_cast<void>(collectives_.release());
-    static_cast<void>(new std::shared_ptr<GroupPool>(std::move(pool_)));
-    static_cast<void>(windows_.release());
-    static_cast<void>(abort_word_.release());
-    const std::lock_guard<std::mutex> lock(flying_);
-    static_cast<void>(new std::deque<FlightPtr>(std::move(flights_)));  // and their tensors
-  }
-  if (raised != nullptr) std::rethrow_exception(raised);
 }
 
 }  // namespace fastcomm

@@ -165,12 +165,16 @@ class CudaGroup {
   /// A look at the operations under way, repeated by a thread: ends those that cannot go on, and
   /// lets go of those that are over. False if nothing is under way.
   bool look();
+  /// The same without a call of CUDA, repeated by one other thread: a thread that waits in the
+  /// driver for a device holds up every other one there, look() too. Does nothing while looks end.
+  bool look_at_host();
   /// Returns once nothing is under way: true, or false if a device does not stop, or `until` is
   /// past. Raises the exceptions of `interrupted`.
   bool drain(const std::function<void()>& interrupted, Deadline until = Deadline::max());
 
   /// Lets the windows go when nothing uses them any more; nothing can be submitted from here on.
-  /// Waits as drain() does, and for no peer. Idempotent.
+  /// Waits as drain() does, and for no peer; for operations in graphs it also waits for the end of
+  /// known captures on the device. Idempotent.
   void leave(const std::function<void()>& interrupted);
 
  private:
@@ -179,6 +183,8 @@ class CudaGroup {
   static constexpr Milliseconds kLeaverGrace{2000};
   /// Time for a device that has been told to give up.
   static constexpr Milliseconds kStopGrace{10'000};
+  /// Time after which looks that do not end are taken to wait in the driver.
+  static constexpr Milliseconds kStuck{300};
   /// Longest wait of a rank that wants more memory for the others.
   static constexpr Milliseconds kPatience{5000};
   /// Size of an area in the host's memory, where meetings cost little compared to the transfers.
@@ -202,10 +208,26 @@ class CudaGroup {
   std::exception_ptr noted() const;
   /// Takes out flights that are over; the caller lets them go.
   std::vector<FlightPtr> reap();
-  /// look() for an operation that is not over.
-  bool look_at(const FlightPtr& waiting);
+  /// Description of an operation under way. No flight, which the host's thread might be the last to
+  /// let go of: its event is CUDA's.
+  struct Waiting {
+    const char* name;
+    uint64_t number;
+    Deadline since;
+  };
+  std::optional<Waiting> oldest_waiting() const;
+  /// Ends the group if `waiting`, which is not over, cannot end: a rank is dead, or has left for
+  /// longer than `grace` after the operation began. Calls no CUDA. False if nothing is under way.
+  bool look_at(const std::optional<Waiting>& waiting, Milliseconds grace);
   FlightPtr oldest() const;
   void warn_of_wait(Flight& flight);
+  /// For a group with operations in graphs: waits until no capture is known. Returns "", or the
+  /// reason why it does not wait longer: a capture of this thread, or one that lasts for kPatience.
+  /// Raises the exceptions of `interrupted`.
+  std::string await_captures(const std::function<void()>& interrupted);
+  /// Then waits until the device has done all replays: only the device knows of these, and their
+  /// waits are bounded. Raises c10::Error if the device is lost.
+  void await_replays();
 
   const int device_;
   const Options options_;
@@ -227,10 +249,17 @@ class CudaGroup {
   FlightPtr last_captured_;  // of one capture
   uint64_t issued_ = 0;      // operations that were not captured
   bool left_ = false;
+  std::atomic<bool> keeps_{false};  // what devices may use stays allocated
 
   mutable std::mutex flying_;
   std::deque<FlightPtr> flights_;
-  std::atomic<int> looks_{0};  // that may have taken flights out, and not let go of them
+  std::atomic<int> looks_{0};      // that may have taken flights out, and not let go of them
+  std::atomic<uint64_t> seen_{0};  // looks at the device that have come to an end
+  struct Stuck {
+    uint64_t seen;
+    Deadline since;
+  };
+  std::optional<Stuck> stuck_;  // of the thread that calls look_at_host()
 
   std::mutex looking_;
   std::optional<Deadline> stalled_since_;  // under looking_

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "c10d/life/exception.h"
+#include "core/beside_captures.h"
 #include "core/call_site.h"
 #include "core/env.h"
 #include "engines/cuda/failure_text.h"
@@ -119,9 +120,10 @@ bool CudaGroup::is_over(Flight& flight) {
   if (flight.ended_well() || flight.about.capture != 0)
     return true;  // no host sees what is replayed
   bool passed = false;
-  // A capture on another thread would not tolerate these calls.
-  const BesideCaptures beside;
-  if (const auto error = caught([&] { passed = flight.passed(); })) {
+  if (const auto error = caught([&] {
+        const BesideCaptures others(device_);
+        passed = flight.passed();
+      })) {
     give_up(flight.name(), ErrorCode::kSystem, what_of(error), -1, flight.about.number);
     return true;  // a lost device does nothing any more
   }
@@ -141,10 +143,20 @@ std::vector<FlightPtr> CudaGroup::reap() {
   return over;
 }
 
+std::optional<CudaGroup::Waiting> CudaGroup::oldest_waiting() const {
+  const std::lock_guard<std::mutex> lock(flying_);
+  if (flights_.empty()) return std::nullopt;
+  const Flight& flight = *flights_.front();
+  return Waiting{flight.name(), flight.about.number, flight.since};
+}
+
 bool CudaGroup::look() {
   ++looks_;  // before a flight is taken out: a thread that finds none under way sees this
   const std::vector<FlightPtr> over = reap();
-  const bool under_way = look_at(oldest());
+  ++seen_;
+  const bool under_way = look_at(oldest_waiting(), kLeaverGrace);
+  const FlightPtr waiting = oldest();
+  if (waiting != nullptr && !failed_.load(std::memory_order_acquire)) warn_of_wait(*waiting);
   // Last: tensors may be Python's, and a thread may hold Python's lock while it waits for a device
   // that waits for a rank that is gone.
   for (const FlightPtr& flight : over) flight->let_go();
@@ -152,27 +164,37 @@ bool CudaGroup::look() {
   return under_way;
 }
 
-bool CudaGroup::look_at(const FlightPtr& waiting) {
-  const std::exception_ptr error = failure();
-  if (error != nullptr) return waiting != nullptr;
+bool CudaGroup::look_at_host() {
+  const std::optional<Waiting> waiting = oldest_waiting();
+  if (!waiting && !captures_) {
+    stuck_.reset();
+    return false;
+  }
+  const auto now = Clock::now();
+  const uint64_t seen = seen_;
+  if (!stuck_ || stuck_->seen != seen) stuck_ = Stuck{seen, now};
+  if (now - stuck_->since < kStuck) return true;
+  // Nobody can tell whether the operation is over. That a rank has left in order may be because it
+  // is, so this is taken for a failure only where the driver would otherwise not return.
+  return look_at(waiting, kStopGrace);
+}
+
+bool CudaGroup::look_at(const std::optional<Waiting>& waiting, Milliseconds grace) {
+  if (failure() != nullptr) return waiting.has_value();
   std::exception_ptr why;
   {
     const std::lock_guard<std::mutex> lock(looking_);
-    if (waiting == nullptr && !captures_) {
+    if (!waiting && !captures_) {
       stalled_since_.reset();
       return false;
     }
-    const bool late = waiting != nullptr && Clock::now() - waiting->since > kLeaverGrace;
+    const bool late = waiting && Clock::now() - waiting->since > grace;
+    const char* const name = waiting ? waiting->name : op_kind_name(OpKind::kOther);
     std::optional<uint64_t> number;
-    if (waiting != nullptr) number = waiting->about.number;
-    const char* const name = waiting == nullptr ? op_kind_name(OpKind::kOther) : waiting->name();
+    if (waiting) number = waiting->number;
     why = beside_->stalled(name, stalled_since_, late ? ~uint64_t{0} : 0, number);
   }
-  if (why != nullptr) {
-    note(why);
-  } else if (waiting != nullptr) {
-    warn_of_wait(*waiting);
-  }
+  if (why != nullptr) note(why);
   return true;
 }
 

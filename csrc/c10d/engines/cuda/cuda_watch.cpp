@@ -1,5 +1,7 @@
 #include "c10d/engines/cuda/cuda_watch.h"
 #if defined(FC_DEVICES)
+#include <optional>
+
 #include "c10d/life/exception.h"
 #include "core/device_guard.h"
 #include "core/thread_name.h"
@@ -17,10 +19,16 @@ void CudaWatch::rouse() {
 }
 
 void CudaWatch::run() {
-  name_thread("fc-device");
+  const bool at_device = at_ == At::kDevice;
+  if (at_device) {
+    name_thread("fc-device");
+  } else {
+    name_thread("fc-device-host");
+  }
   // Objects that this thread lets go of belong to that device; others get no context of this
   // process.
-  const DeviceGuard guard(group_->device());
+  std::optional<DeviceGuard> guard;
+  if (at_device) guard.emplace(group_->device());
   std::unique_lock<std::mutex> lock(mutex_);
   for (bool busy = true; !stop_;) {
     if (busy) {
@@ -32,7 +40,8 @@ void CudaWatch::run() {
     lock.unlock();
     // Stored before the look: calls submitted meanwhile wake this thread, or are seen here.
     awake_.store(false, std::memory_order_release);
-    if (const auto error = caught([&] { busy = group_->look(); })) {
+    if (const auto error =
+            caught([&] { busy = at_device ? group_->look() : group_->look_at_host(); })) {
       group_->give_up("none", ErrorCode::kSystem, what_of(error));
       busy = true;
     }

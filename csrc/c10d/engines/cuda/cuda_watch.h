@@ -1,5 +1,6 @@
-// The thread that looks after a group's operations on its device: deaths, failures, operations that
-// have passed.
+// The threads that look after a group's operations on its device. One asks the device which
+// operations have passed, and the host for deaths and failures; the other asks the host alone, so
+// that a rank's death is seen while a thread of this process waits in CUDA's driver.
 #pragma once
 
 #include "c10d/engines/cuda/cuda_group.h"
@@ -13,10 +14,12 @@
 
 namespace fastcomm {
 
-/// Sleeps while nothing is under way. Thread-safe.
+/// One of these threads. Sleeps while nothing is under way. Thread-safe.
 class CudaWatch final : public StoppedAtEnd {
  public:
-  explicit CudaWatch(std::shared_ptr<CudaGroup> group) : group_(std::move(group)) {}
+  enum class At { kDevice, kHost };
+
+  CudaWatch(std::shared_ptr<CudaGroup> group, At at) : group_(std::move(group)), at_(at) {}
   ~CudaWatch() { end(); }
 
   /// Called before a submission, to have a thread, and afterwards, to have it seen. Raises
@@ -36,6 +39,7 @@ class CudaWatch final : public StoppedAtEnd {
   void run() override;
 
   const std::shared_ptr<CudaGroup> group_;
+  const At at_;
   std::atomic<bool> awake_{false};
 };
 

@@ -75,7 +75,8 @@ GroupPool::GroupPool(DeviceWay way, int device, int rank, int size, uint64_t mos
       device_(device),
       most_bytes_(most_bytes),
       peers_(device, rank, size),
-      out_(std::make_shared<std::atomic<int>>(0)) {}
+      out_(std::make_shared<std::atomic<int>>(0)),
+      ends_(std::make_shared<StreamEnds>(device)) {}
 
 uint64_t GroupPool::segment_bytes(uint64_t bytes) {
   bytes = std::max(PoolBlocks::rounded(bytes), kLeastSegment);
@@ -96,6 +97,7 @@ at::Tensor GroupPool::empty(at::IntArrayRef sizes, at::ScalarType dtype) {
   if (retired_) return {};
   const auto block = blocks_.take(bytes_of(sizes, dtype), stream);
   if (!block) return {};
+  streams_.insert(stream);
   char* const memory = begins_[block->segment] + block->offset;
   out_->fetch_add(1);  // under the lock: a retirement of the pool meanwhile keeps its memory
   lock.unlock();
@@ -111,9 +113,13 @@ at::Tensor GroupPool::empty(at::IntArrayRef sizes, at::ScalarType dtype) {
 
 void GroupPool::give(const PoolBlocks::Block& block, int64_t stream) {
   std::unique_lock<std::mutex> lock(mutex_);
-  out_->fetch_sub(1);
-  if (!retired_) return blocks_.give(block, stream);
+  if (!retired_) {
+    out_->fetch_sub(1);
+    return blocks_.give(block, stream);
+  }
   lock.unlock();
+  ends_->add(stream_of(stream));
+  out_->fetch_sub(1);  // last: a sweep that finds no pieces finds their streams' ends
   sweep_retired_windows();
 }
 
@@ -133,8 +139,11 @@ void GroupPool::retire(const std::function<bool()>& others_are_gone) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     retired_ = true;
+    for (const int64_t id : streams_) ends_->add(stream_of(id));
   }
-  peers_.retire([out = out_, others_are_gone] { return out->load() == 0 && others_are_gone(); });
+  peers_.retire([out = out_, ends = ends_, others_are_gone] {
+    return out->load() == 0 && others_are_gone() && ends->passed();
+  });
 }
 
 bool is_in_a_pool(const void* memory, uint64_t bytes) {

@@ -18,10 +18,12 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "core/clock.h"
+#include "tensors/stream_ends.h"
 #include "transport/ipc/device_ways.h"
 #include "transport/ipc/peer_pool.h"
 #include "transport/ipc/pool_blocks.h"
@@ -60,13 +62,17 @@ class GroupPool : public std::enable_shared_from_this<GroupPool> {
   /// that segment.
   void grow(OutOfBand& out_of_band, uint64_t bytes, const std::function<void(char*)>& prove);
   /// No tensors are made there any more. The memory is freed when the existing ones are gone and
-  /// others have let go of it, by `others_are_gone()`.
+  /// others have let go of it, by `others_are_gone()`, and the streams that tensors were made for
+  /// have done what they were given before.
   void retire(const std::function<bool()>& others_are_gone);
 
  private:
   class Piece;
   static uint64_t segment_bytes(uint64_t bytes);
   void give(const PoolBlocks::Block& block, int64_t stream);
+  c10::Stream stream_of(int64_t id) const {
+    return c10::Stream(c10::Stream::UNSAFE, accelerator_device(device_), id);
+  }
 
   const DeviceWay way_;
   const int device_;
@@ -75,7 +81,10 @@ class GroupPool : public std::enable_shared_from_this<GroupPool> {
   PeerPool peers_;
   const std::shared_ptr<std::atomic<int>> out_;  // existing pieces
 
-  std::mutex mutex_;  // guards the members below
+  const std::shared_ptr<StreamEnds> ends_;  // of the streams of tensors, once retired
+
+  std::mutex mutex_;           // guards the members below
+  std::set<int64_t> streams_;  // for which tensors were made
   PoolBlocks blocks_;
   std::vector<char*> begins_;
   bool retired_ = false;
