@@ -207,6 +207,7 @@ PROGRAMS = (
     ),
     *tests(_PEERS, "shim_peer_collectives shim_peer_soak", _SHIM, *PEER_COLLECTIVES),
     *tests(_PEERS, "shim_peer_threads", _SHIM_WATCHED, *PEER_COLLECTIVES),
+    *tests("engines/test_peer_plan.py", "peer_plan", _SHIM, *PEER_COLLECTIVES),
     *tests("devices/test_device_set.py", "shim_device_set", _SHIM_WATCHED, *LOCAL),
     *tests(*(_LOCAL, "shim_exchange", (*_SHIM_ALL, WATCHED_ALL, SHIM_BOUNDS_ALL)), *LOCAL),
 )

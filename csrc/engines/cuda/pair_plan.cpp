@@ -57,7 +57,8 @@ PeerRound round_of_pairs(const Call& call, const PeerAreas& areas, uint64_t roun
   const uint64_t first = round * share;
   const auto in_area = [&](int reader) { return messages.same_for_all ? 0 : reader * share; };
   PeerRound made;
-  for (int peer = 0; peer < areas.size; ++peer) {
+  for (int step = 1; step <= areas.size; ++step) {
+    const int peer = after(areas, step);
     const Messages::Sent& sent = messages.sends[peer];
     const Messages::Expected& expected = messages.receives[peer];
     if (peer == areas.rank) {

@@ -82,15 +82,16 @@ class Round {
 
   /// For a rank that has no more, a span is longer than its pieces.
   void pull_shards() {
-    for (int peer = 0; peer < areas_.size; ++peer) {
-      if (peer == areas_.rank) continue;
+    for (int step = 1; step < areas_.size; ++step) {
+      const int peer = after(areas_, step);
       const MessagePieces& pieces = (*call_.shards)[peer];
       round_.pull_shards.push_back({&pieces, first_ / element_, count_, areas_.in[peer]});
     }
   }
 
   void pull() {
-    for (int peer = 0; peer < areas_.size; ++peer) {
+    for (int step = 1; step <= areas_.size; ++step) {
+      const int peer = after(areas_, step);
       if (!gives(call_, way_, peer)) continue;
       void* const whole = way_.from_root ? call_.output : call_.outputs[peer];
       // This rank's gift to itself stays in place; nothing moves if it is there already.
@@ -118,14 +119,16 @@ class Round {
       round_.sources.push_back(areas_.in[peer] + at);
       find({areas_.in[peer] + at, first_ + at, peer, /*is_result=*/false});
     }
-    for (int peer = 0; peer < areas_.size; ++peer) {
-      if (areas_.pushes ? !gets(call_, way_, peer) : peer != areas_.rank) continue;
+    for (int step = 0; step < areas_.size; ++step) {
+      const int peer = after(areas_, step);
+      if (areas_.pushes ? !gets(call_, way_, peer) : step != 0) continue;
       round_.destinations.push_back(areas_.out[peer] + at);
       find({areas_.out[peer] + at, first_ + at, peer, /*is_result=*/true});
     }
     if (!gets(call_, way_, areas_.rank) || own_.result != 0) return;
     if (areas_.pushes) return fetch({0, count_}, areas_.rank);
-    for (int peer = 0; peer < areas_.size; ++peer) {
+    for (int step = 1; step <= areas_.size; ++step) {
+      const int peer = after(areas_, step);
       fetch(slice_of(count_, areas_.size, peer, kLineBytes / element_), peer);
     }
   }

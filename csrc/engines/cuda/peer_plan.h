@@ -28,6 +28,10 @@
 // Messages in pieces (Call::pieces) are gathered and scattered instead of being staged and fetched;
 // all else is the same, and ranks with messages in one piece take part without knowing.
 //
+// Links. The kernels take their segments one after the other. So a rank begins its pulls at the
+// next rank, and its pushes at itself: in one order for all ranks, the link out of one device would
+// serve them all while those of the others wait.
+//
 // Sums have the order of the fixed tree over the ranks, for any rounds and slices.
 #pragma once
 
@@ -51,6 +55,9 @@ struct PeerAreas {
   std::vector<char*> out;
   bool pushes = true;  // a slice's results go into the "out" of all receivers; else those pull
 };
+
+/// The rank that is `step` places after this one, in a circle.
+inline int after(const PeerAreas& areas, int step) { return (areas.rank + step) % areas.size; }
 
 /// A rank's statement about its own tensors, if kernels look up those of peers
 /// (engines/cuda/ends.h): as CallHeader::where and ::form.
