@@ -94,7 +94,7 @@ FC_HD uint32_t load_flag(const uint32_t* flag) {
 #endif
 }
 
-/// Reads a word that orders nothing: a request to give up, never data.
+/// Reads a word and orders nothing: a request to give up, or a poll before load_flag.
 FC_HD uint32_t load_relaxed(const uint32_t* word) {
 #if defined(__CUDA_ARCH__)
   uint32_t value;
@@ -108,6 +108,20 @@ FC_HD uint32_t load_relaxed(const uint32_t* word) {
 /// Writes a word that orders nothing. Host only.
 inline void store_relaxed(uint32_t* word, uint32_t value) {
   reinterpret_cast<std::atomic<uint32_t>*>(word)->store(value, std::memory_order_relaxed);
+}
+
+/// Between the `polls`-th poll of a word and the next one. A short wait never sleeps; a long one
+/// sleeps for up to 200 ns, so that its loads take little from the kernels beside it.
+FC_HD void back_off(uint32_t polls) {
+#if defined(__CUDA_ARCH__)
+  constexpr uint32_t kWithoutSleep = 32, kStepNs = 20, kMostNs = 200;
+  if (polls <= kWithoutSleep) return;
+  const uint32_t steps = polls - kWithoutSleep;
+  __nanosleep(steps < kMostNs / kStepNs ? steps * kStepNs : kMostNs);
+#else
+  static_cast<void>(polls);
+  FC_YIELD();
+#endif
 }
 
 /// Bits [bits, bits + 32) of the 64 bits (low, high); bits < 32.

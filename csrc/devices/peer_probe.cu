@@ -2,9 +2,9 @@
 // that it also works if launches block (CUDA_LAUNCH_BLOCKING=1).
 //
 // Memory ordering. All threads write; __syncthreads; thread 0 stores its own flag with release, in
-// system scope; the peer's thread 0 loads it with acquire; __syncthreads; all threads of the peer
-// read. Boxes of round k are written again in round k + 1, after a meeting by which both have read
-// them. Also compiled for the host, under the execution shim (FC_SHIM).
+// system scope; the peer's thread 0 waits for it (kernels/bounded_wait.h); __syncthreads; all
+// threads of the peer read. Boxes of round k are written again in round k + 1, after a meeting by
+// which both have read them. Also compiled for the host, under the execution shim (FC_SHIM).
 #include "devices/peer_probe.h"
 
 #include <chrono>
@@ -17,6 +17,7 @@
 #include "core/cuda_host.h"
 #include "core/device_guard.h"
 #include "core/hd.h"
+#include "kernels/bounded_wait.h"
 #include "kernels/cuda_api.h"
 #include "transport/peer_view.h"
 
@@ -70,11 +71,7 @@ FC_DEVICE bool meet_peer(const ProbeArgs& args, uint32_t step) {
   bool there = true;
   if (threadIdx.x == 0) {
     store_flag(args.own_flag, step);
-    const uint64_t begin = clock_ns();
-    while (there && !reached(load_flag(args.peer_flag), step)) {
-      FC_YIELD();
-      there = clock_ns() - begin < kMeetNs;
-    }
+    there = wait_for_flag(args.peer_flag, step, {kMeetNs, nullptr}, [] { return false; });
   }
   return __syncthreads_and(there);
 }

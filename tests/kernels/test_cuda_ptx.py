@@ -19,6 +19,7 @@ WAITING = [
     f"csrc/engines/cuda/{name}.cu" for name in ("short", "short_combine", "meeting", "pairs")
 ]
 SHORT = WAITING[0]
+PROBE = "csrc/devices/peer_probe.cu"
 pytestmark = pytest.mark.nvcc
 batched = pytest.mark.parametrize("source", BATCHED)
 
@@ -41,8 +42,19 @@ def test_flags_have_system_scope(source: str) -> None:
     assert nvcc.ordered_accesses(nvcc.ptx_of(source)) == {
         "ld.acquire.sys.global.u32",
         "st.release.sys.global.u32",
-        "ld.relaxed.sys.global.u32",  # of the words for abort and failure, which order no data
+        "ld.relaxed.sys.global.u32",  # polls; and words for abort and failure, which order no data
     }
+
+
+@pytest.mark.parametrize("source", [*WAITING, PROBE])
+def test_polls_are_relaxed_and_back_off(source: str) -> None:
+    """An acquire drops a multiprocessor's first-level cache, under whatever else computes there."""
+    ptx = nvcc.ptx_of(source)
+    polling = [loop for loop in nvcc.innermost_loops(ptx) if "%globaltimer" in loop]
+    assert len(polling) == ptx.count("%globaltimer") > 0, "a wait looks at the clock in its loop"
+    for loop in polling:
+        assert nvcc.ordered_accesses(loop) == {"ld.relaxed.sys.global.u32"}, loop
+        assert "nanosleep" in loop, loop
 
 
 @pytest.mark.parametrize("source", [*MOVING, SHORT])

@@ -73,3 +73,58 @@ def accesses_of_16_bytes(ptx: str) -> set[str]:
     """Return which of "ld" and "st" move packs."""
     wide = r"\b(ld|st)\.(?:global\.)?(?:v4\.[bu]32|v2\.[bu]64|b128)"
     return set(re.findall(wide, ptx))
+
+
+def _blocks(function: str) -> list[tuple[str, str, list[str]]]:
+    """Return the basic blocks of a function's PTX: label, text, and labels of what may follow."""
+    blocks: list[tuple[str, str, list[str]]] = []
+    label, lines = "", list[str]()
+
+    def end(following: list[str]) -> None:
+        nonlocal label
+        blocks.append((label, "\n".join(lines), following))
+        lines.clear()
+        label = f"after {len(blocks)}"
+
+    for line in function.splitlines():
+        if named := re.match(r"(\$\w+):", line):
+            end([named[1]])
+            label = named[1]
+        lines.append(line)
+        if jump := re.match(r"\s*(@!?%\w+\s+)?bra(?:\.uni)?\s+(\$\w+)", line):
+            end([jump[2], f"after {len(blocks) + 1}"] if jump[1] else [jump[2]])
+        elif re.match(r"\s*(?:ret|trap|exit);", line):
+            end([])
+        else:
+            assert "brx" not in line, "a jump by a table, which is not followed here"
+    end([])
+    return blocks
+
+
+def innermost_loops(ptx: str) -> list[str]:
+    """Return the text of every loop that has no loop in it."""
+    found: list[str] = []
+    for function in re.split(r"^(?=.*\.(?:entry|func)\b)", ptx, flags=re.MULTILINE):
+        blocks = _blocks(function)
+        order = {label: at for at, (label, _, _) in enumerate(blocks)}
+        before: dict[str, list[str]] = {}
+        for label, _, following in blocks:
+            for each in following:
+                before.setdefault(each, []).append(label)
+        bodies: dict[str, set[str]] = {}  # by the block in which the loop begins
+        for label, _, following in blocks:
+            for head in following:
+                if order.get(head, len(blocks)) > order[label]:
+                    continue
+                body = {head}
+                to_visit = [label]
+                while to_visit:
+                    if (block := to_visit.pop()) not in body:
+                        body.add(block)
+                        to_visit += before.get(block, [])
+                if blocks[0][0] not in body:  # else a jump back, but no loop
+                    bodies.setdefault(head, set()).update(body)
+        for head, body in bodies.items():
+            if not any(other in body for other in bodies if other != head):
+                found.append("\n".join(blocks[at][1] for at in sorted(order[b] for b in body)))
+    return found
