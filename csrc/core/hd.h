@@ -2,8 +2,8 @@
 //
 // All PTX of the project is in this file. A flag is one 32-bit word with one writer; both sides
 // always use the full width, because the PTX memory model gives no order to accesses that overlap
-// only in part. Device flags have system scope (.sys): a narrower scope is wrong between two GPUs
-// and looks right on one.
+// only in part. Flags between devices have system scope (.sys): a narrower scope is wrong between
+// two GPUs and looks right on one.
 #pragma once
 
 #include <atomic>
@@ -102,6 +102,21 @@ FC_HD uint32_t load_relaxed(const uint32_t* word) {
   return value;
 #else
   return reinterpret_cast<const std::atomic<uint32_t>*>(word)->load(std::memory_order_relaxed);
+#endif
+}
+
+/// Puts `value` into a word that threads of one device share, and returns what was there. Acquire
+/// and release, in the scope of that device.
+FC_HD uint32_t exchange(uint32_t* word, uint32_t value) {
+#if defined(__CUDA_ARCH__)
+  uint32_t was;
+  asm volatile("atom.acq_rel.gpu.global.exch.b32 %0, [%1], %2;"
+               : "=r"(was)
+               : "l"(word), "r"(value)
+               : "memory");
+  return was;
+#else
+  return reinterpret_cast<std::atomic<uint32_t>*>(word)->exchange(value, std::memory_order_acq_rel);
 #endif
 }
 

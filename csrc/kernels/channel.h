@@ -17,8 +17,17 @@ namespace fastcomm {
 struct alignas(64) ChannelState {
   uint32_t base;    // meetings before this one
   uint32_t failed;  // not 0: a wait failed, and every later operation returns at once
-  uint32_t
-      shorts;  // operations of one launch (engines/cuda/short.h); their parity chooses the slot
+  uint32_t shorts;  // operations of one launch (engines/cuda/short.h); their parity: the slot
+  uint32_t busy;    // not 0: an operation of a guarded channel is under way
+};
+
+/// A kernel's part in the guard of a channel whose operations no host orders, those that graphs
+/// replay: two at once are an error. Each operation takes the channel in its first meeting, and
+/// gives it back in its last.
+struct ChannelGuard {
+  bool is_on;
+  bool takes;
+  bool gives;
 };
 
 /// True if a kernel has nothing left to do. `channel` is nullptr, or in device memory, and written
@@ -33,6 +42,7 @@ enum class WaitFailure : uint32_t {
   kAborted = 2,
   kMismatch = 3,    // `peer` has called another operation
   kPeerFailed = 4,  // `peer` has given up: its own record has the reason
+  kReplays = 5,     // two operations of a guarded channel ran at once on this rank
 };
 
 /// In host memory that the device has mapped, zeroed before the first operation. `failure` is

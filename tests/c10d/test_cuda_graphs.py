@@ -11,6 +11,7 @@ import pytest
 import sim
 import torch
 import torch.distributed as dist
+from support.caught import Caught, catch
 from support.direct import SMALL, joined
 from support.ranks import World, run_ranks
 
@@ -126,3 +127,39 @@ def _captured_apart(world: World) -> list[list[float]]:
 def test_ranks_may_capture_apart_and_replay_alike() -> None:
     found = run_ranks(2, _captured_apart, environment=SMALL)
     assert found == [[[5.0], [5.0], [8.0]]] * 2
+
+
+def _replayed_at_once(world: World) -> tuple[list[float], list[Caught]]:
+    """Replay graphs on two streams: one after the other, and then at once on rank 0."""
+    *tensors, stream, side = _ready(world)
+    graphs: list[Any] = []
+    for data in tensors:
+        with torch.sim.graph(stream) as graph:
+            dist.all_reduce(data)
+        graphs.append(graph)
+    with stream:
+        graphs[0].replay()
+    side.wait_stream(stream)
+    with side:
+        graphs[1].replay()
+    torch.sim.synchronize()
+    found = [value for data in tensors for value in data.unique().tolist()]
+    with stream:
+        if world.rank != 0:  # whom rank 0 waits for
+            sim.load().sleep(world.rank, stream.stream_id, 300_000)
+        graphs[0].replay()
+    if world.rank == 0:
+        with side:
+            graphs[1].replay()
+    torch.sim.synchronize()
+    caught = [catch(dist.all_reduce, data) for data in tensors]
+    sim.hazards()  # the two streams are in no order
+    return found, caught
+
+
+def test_two_replays_at_once_are_an_error() -> None:
+    for rank, (found, caught) in enumerate(run_ranks(2, _replayed_at_once, environment=SMALL)):
+        assert found == [2.0, 2.0]
+        for error in caught:
+            assert "FastcommError" in error.bases, error
+            assert "replayed at once on rank 0" in error.text, (rank, error)

@@ -4,7 +4,7 @@
 //
 //   shim_peer_soak_test [CASE [SEED]]
 //
-// CASE: replays | growth | death_in_a_wait | death_in_a_copy. FC_TEST_RANKS (2) are the processes
+// CASE: replays | replays_at_once | growth | death_in_a_wait | death_in_a_copy. FC_TEST_RANKS (2) are the processes
 // of replays and growth, FC_TEST_ROUNDS the replays, or the operations.
 #include <malloc.h>
 #include <unistd.h>
@@ -124,6 +124,76 @@ CASE(replays) {
     EXPECT(rank.text().empty(), rank.text());
     rank.leave();
   });
+}
+
+/// A graph of one operation.
+cudaGraphExec_t graph_of(Rank& rank, const Operation& operation) {
+  FC_CUDA(cudaStreamBeginCapture(rank.streams[0], cudaStreamCaptureModeThreadLocal), "a test");
+  rank.collectives.enqueue(operation.call, 0, rank.streams[0]);
+  cudaGraph_t graph = nullptr;
+  FC_CUDA(cudaStreamEndCapture(rank.streams[0], &graph), "a test");
+  cudaGraphExec_t exec = nullptr;
+  FC_CUDA(cudaGraphInstantiate(&exec, graph, 0), "a test");
+  return exec;
+}
+
+/// Graphs on two streams: one after the other they work; at once they are an error that says so.
+CASE(replays_at_once) {
+  for (const OpKind kind : {OpKind::kAllReduce, OpKind::kAllGather, OpKind::kAllToAll}) {
+    run_ipc_ranks(ranks_wanted(), [&](const IpcRank& self) {
+      auto options = small();
+      options.replayed = 0;
+      Rank rank(self, options);
+      const cudaStream_t first = rank.streams[0], second = make_stream();
+      std::mt19937_64 random(seed);  // the same on all ranks
+      std::vector<Operation> all;
+      std::vector<cudaGraphExec_t> graphs;
+      for (int i = 0; i < 2; ++i) {
+        all.push_back(make_operation(kind, DType::kFloat32, 300, false, self.size(), random));
+        enqueue(rank, all[i], 0, false);
+        wait(first);
+        graphs.push_back(graph_of(rank, all[i]));
+      }
+      cudaEvent_t between = nullptr;
+      FC_CUDA(cudaEventCreateWithFlags(&between, cudaEventDisableTiming), "a test");
+      for (int turn = 0; turn < 3; ++turn) {
+        FC_CUDA(cudaGraphLaunch(graphs[0], first), "a test");
+        FC_CUDA(cudaEventRecord(between, first), "a test");
+        FC_CUDA(cudaStreamWaitEvent(second, between, 0), "a test");
+        FC_CUDA(cudaGraphLaunch(graphs[1], second), "a test");
+        FC_CUDA(cudaEventRecord(between, second), "a test");
+        FC_CUDA(cudaStreamWaitEvent(first, between, 0), "a test");
+      }
+      wait(second);
+      for (const Operation& each : all) check(rank, each, 0);
+      EXPECT(rank.text().empty(), "one after the other: ", rank.text());
+      self.meet();
+      if (self.rank == 0) {
+        // One waits for the other ranks when the second one finds it there.
+        FC_CUDA(cudaGraphLaunch(graphs[0], first), "a test");
+        FC_CUDA(cudaGraphLaunch(graphs[1], second), "a test");
+        wait(first);
+        wait(second);
+        EXPECT(rank.failure() == WaitFailure::kReplays, rank.text());
+        EXPECT(rank.text().find("replayed at once on rank 0") != std::string::npos, rank.text());
+        take_hazards();  // the two streams use the channel in no order
+        self.meet();
+      } else {
+        self.meet();
+        FC_CUDA(cudaGraphLaunch(graphs[0], first), "a test");
+        wait(first);
+        EXPECT(rank.failure() == WaitFailure::kPeerFailed, rank.text());
+      }
+      for (const Operation& each : all) {
+        if (self.rank != 0 && &each != &all[0]) continue;
+        float result = 0;
+        std::memcpy(&result, download(each.results[0], sizeof(result), first).data(),
+                    sizeof(result));
+        EXPECT(std::isnan(result), "a result is ", result);
+      }
+      rank.leave();
+    });
+  }
 }
 
 /// What this process holds.

@@ -67,6 +67,14 @@ def test_graphs_replayed_among_operations(way: str, ranks: str) -> None:
     programs.check(programs.get(SOAK, SHIM), "replays", "1", environment=environment)
 
 
+@pytest.mark.parametrize("slot_bytes", ["0", "65536"])
+def test_graphs_replayed_at_once(slot_bytes: str) -> None:
+    """An error that says so, on the rank that did it; the others learn that it gave up."""
+    for ranks in ("2", "3"):
+        environment = {"FC_TEST_RANKS": ranks, "FC_TEST_SLOT_BYTES": slot_bytes}
+        programs.check(programs.get(SOAK, SHIM), "replays_at_once", environment=environment)
+
+
 def test_nothing_grows() -> None:
     """After the first operations of each kind, no memory of a device is allocated."""
     programs.check(programs.get(SOAK, SHIM), "growth", environment=MIXED)

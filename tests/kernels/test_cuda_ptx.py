@@ -43,6 +43,7 @@ def test_flags_have_system_scope(source: str) -> None:
         "ld.acquire.sys.global.u32",
         "st.release.sys.global.u32",
         "ld.relaxed.sys.global.u32",  # polls; and words for abort and failure, which order no data
+        "atom.acq_rel.gpu.global.exch.b32",  # a channel's guard, between streams of one device
     }
 
 

@@ -78,6 +78,11 @@ DeviceFailure describe_failure(const MeetingRecord& record, int rank, int size,
     case WaitFailure::kPeerFailed:
       return {concat(call, ": rank ", record.wait.peer, " has given up", missing_text(record)),
               record.wait.peer};
+    case WaitFailure::kReplays:
+      return {
+          concat(call, ": two graphs with operations of this group were replayed at once on rank ",
+                 rank, ". Replay them on one stream, or order the streams by events"),
+          rank};
   }
   return {"", -1};
 }

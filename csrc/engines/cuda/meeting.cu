@@ -26,10 +26,10 @@ constexpr int kManySpoiled = 1024;
 /// Called by all threads; `behind` is called if all have met and called the same.
 template <class Behind>
 FC_DEVICE void meet(const MeetingArgs& args, const Behind& behind) {
-  const ChannelState state = *args.place.state;
-  if (state.failed != 0) return;  // the same for all threads: it is not written before the barrier
+  ChannelState state;
+  if (!enter_channel(args, state)) return;
   const ChannelState met = meet_once(args, state, OneCall{}, args.opens, behind);
-  if (threadIdx.x == 0) *args.place.state = met;
+  if (threadIdx.x == 0) leave_channel(args, met);
 }
 
 __global__ void __launch_bounds__(kMeetingThreads)

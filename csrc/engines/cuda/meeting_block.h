@@ -52,6 +52,77 @@ struct OneCall {
   }
 };
 
+/// The line in which `writer` tells `reader` that it has come to a meeting.
+FC_DEVICE MeetingLine* line_of(const MeetingArgs& args, int reader, int writer, uint32_t meeting) {
+  return args.place.lines[reader] + 2 * writer + (meeting & 1);
+}
+
+/// Tells the host the reason, which is in the record but for it, and all peers that this rank has
+/// given up.
+FC_DEVICE void tell_failure(const MeetingArgs& args, WaitFailure why) {
+  store_flag(&args.place.record->wait.failure, static_cast<uint32_t>(why));
+  for (int peer = 0; peer < args.place.size; ++peer) {
+    if (peer == args.place.rank) continue;
+    // In all lines that the peer may look at, in this meeting and in later ones.
+    for (uint32_t turn = 0; turn < 2; ++turn) {
+      store_flag(&line_of(args, peer, args.place.rank, turn)->has_failed, 1);
+    }
+  }
+}
+
+/// True for the one thread, of any kernel of the channel, that records its failure.
+FC_DEVICE bool fails_first(const MeetingArgs& args) {
+  return !args.place.guard.is_on || exchange(&args.place.state->failed, 1) == 0;
+}
+
+/// For all threads of a kernel, which gets the channel's state; true if it has something to do. A
+/// channel that is taken already has failed: then no operation on it goes on.
+///
+/// Memory ordering. The exchange that takes the channel is an acquire, and sees the release by which
+/// the operation before gave it back: so its state is known, though nothing else may order the two.
+/// The threads know what the first one does by the barrier. One answer for all threads: another
+/// stream may make the channel fail at any time.
+FC_DEVICE bool enter_channel(const MeetingArgs& args, ChannelState& state) {
+  const ChannelGuard& guard = args.place.guard;
+  ChannelState& there = *args.place.state;
+  if (!guard.is_on) {
+    state = there;  // kernels of one stream write it: the same for all threads, up to a barrier
+    return state.failed == 0;
+  }
+  bool good = true;
+  if (threadIdx.x == 0) {
+    good = load_relaxed(&there.failed) == 0;
+    if (good && guard.takes && exchange(&there.busy, 1) != 0) {
+      good = false;
+      if (fails_first(args)) {
+        args.place.record->own = args.call;
+        args.place.record->wait.missing = 0;
+        args.place.record->wait.peer = -1;
+        tell_failure(args, WaitFailure::kReplays);
+      }
+    }
+  }
+  good = __syncthreads_and(good);
+  state = ChannelState{there.base, good ? 0u : 1u, there.shorts, 1};
+  return good;
+}
+
+/// For one thread, in the last kernel of an operation. Release: after the state, for the operation
+/// that takes the channel next.
+FC_DEVICE void give_channel(const MeetingArgs& args) {
+  if (args.place.guard.gives) store_flag(&args.place.state->busy, 0);
+}
+
+/// For one thread, after a barrier behind the last use of `state` as it was. A guarded channel's
+/// failure stays, whoever has noted it.
+FC_DEVICE void leave_channel(const MeetingArgs& args, const ChannelState& met) {
+  ChannelState& state = *args.place.state;
+  state.base = met.base;
+  state.shorts = met.shorts;
+  if (!args.place.guard.is_on) state.failed = met.failed;
+  give_channel(args);
+}
+
 /// Lines are indexed at run time, so they stay in parameter space: a copy would lie in local
 /// memory. `Said` holds the messages to peers, and checks theirs.
 template <class Said>
@@ -79,9 +150,10 @@ class Meeting {
     return each_peer([&](int peer) {
       MeetingLine* const own = line(args_.place.rank, peer, target_);
       const auto gave_up = [&] { return load_relaxed(&own->has_failed) != 0; };
+      const auto hopeless = [&] { return gave_up() || is_given_up(); };
       // Acquire: all that the peer did before is known from here on. A peer that came, but gave up
       // before this rank came, has NaN for results: so has this one.
-      return wait_for_flag(&own->flag, target_, args_.bounds, gave_up) && !gave_up() &&
+      return wait_for_flag(&own->flag, target_, args_.bounds, hopeless) && !gave_up() &&
              !differs(peer);
     });
   }
@@ -108,6 +180,7 @@ class Meeting {
 
   /// Called by one thread, after a barrier.
   FC_DEVICE void give_up() const {
+    if (!fails_first(args_)) return;
     MeetingRecord& record = *args_.place.record;
     WaitFailure why = is_aborted(args_.bounds) ? WaitFailure::kAborted : WaitFailure::kNone;
     uint64_t missing = 0;
@@ -146,19 +219,17 @@ class Meeting {
     record.wait.peer = blamed;
     // A peer came late, after all: the bound ran out nevertheless.
     if (why == WaitFailure::kNone) why = WaitFailure::kTimeout;
-    store_flag(&record.wait.failure, static_cast<uint32_t>(why));
-    for (int peer = 0; peer < args_.place.size; ++peer) {
-      if (peer == args_.place.rank) continue;
-      // In all lines that the peer may look at, in this meeting and in later ones.
-      store_flag(&line(peer, args_.place.rank, target_)->has_failed, 1);
-      store_flag(&line(peer, args_.place.rank, target_ + 1)->has_failed, 1);
-    }
+    tell_failure(args_, why);
   }
 
  private:
-  /// The line in which `writer` tells `reader` that it has come to a meeting.
   FC_DEVICE MeetingLine* line(int reader, int writer, uint32_t meeting) const {
-    return args_.place.lines[reader] + 2 * writer + (meeting & 1);
+    return line_of(args_, reader, writer, meeting);
+  }
+
+  /// Another operation of a guarded channel has met with this one.
+  FC_DEVICE bool is_given_up() const {
+    return args_.place.guard.is_on && load_relaxed(&args_.place.state->failed) != 0;
   }
 
   FC_DEVICE static int rank_of(WaitFailure why) {
@@ -199,7 +270,7 @@ FC_DEVICE ChannelState meet_once(const MeetingArgs& args, const ChannelState& st
   const bool good = __syncthreads_and(meeting.hear());
   if (good) behind(meeting);
   if (!good && threadIdx.x == 0) meeting.give_up();
-  return ChannelState{state.base + 1, good ? 0u : 1u, state.shorts};
+  return ChannelState{state.base + 1, good ? 0u : 1u, state.shorts, 0};
 }
 
 /// Bits of the dtype's quiet NaN; 0 if it has none.

@@ -37,6 +37,15 @@ struct MeetingPlace {
   MeetingLine* lines[kMaxDeviceRanks];  // in each rank's window: two from each rank
   ChannelState* state;                  // in this device's memory, zeroed
   MeetingRecord* record;
+  ChannelGuard guard{};
+
+  /// The same for an operation's first meeting, or its last, or neither.
+  MeetingPlace in_operation(bool is_first, bool is_last) const {
+    MeetingPlace place = *this;
+    place.guard.takes = guard.is_on && is_first;
+    place.guard.gives = guard.is_on && is_last;
+    return place;
+  }
 };
 
 /// Bytes of the lines in a window, for `size` ranks.

@@ -35,8 +35,8 @@ struct PairCall {
 
 __global__ void __launch_bounds__(kMeetingThreads)
     pairs_kernel(const __grid_constant__ PairsArgs args) {
-  const ChannelState state = *args.meeting.place.state;
-  if (state.failed != 0) return;  // all threads read the same: it is written after a barrier
+  ChannelState state;
+  if (!enter_channel(args.meeting, state)) return;
   const PairCall said{args.sizes};
   const ChannelState met =
       meet_once(args.meeting, state, said, /*opens=*/true, [&](const auto& meeting) {
@@ -49,19 +49,22 @@ __global__ void __launch_bounds__(kMeetingThreads)
         }
         *args.most = most;
       });
-  if (threadIdx.x == 0) *args.meeting.place.state = met;
+  if (threadIdx.x == 0) leave_channel(args.meeting, met);
 }
 
 __global__ void __launch_bounds__(kMeetingThreads)
     rest_kernel(const __grid_constant__ PairsArgs args) {
-  ChannelState state = *args.meeting.place.state;
-  if (state.failed != 0) return;  // then `most` may not have been written
+  ChannelState state;
+  if (!enter_channel(args.meeting, state)) return;  // then `most` may not have been written
   const uint64_t first = 2 * args.sizes.rounds, end = 2 * *args.most;
-  if (first >= end) return;  // no meeting: a write of the state would have no barrier before it
+  if (first >= end) {  // no meeting: a write of the state would have no barrier before it
+    if (threadIdx.x == 0) give_channel(args.meeting);
+    return;
+  }
   for (uint64_t met = first; met < end && state.failed == 0; ++met) {
     state = meet_once(args.meeting, state, OneCall{}, /*opens=*/met % 2 == 0, [](const auto&) {});
   }
-  if (threadIdx.x == 0) *args.meeting.place.state = state;
+  if (threadIdx.x == 0) leave_channel(args.meeting, state);
 }
 
 }  // namespace

@@ -162,6 +162,7 @@ void PeerCollectives::make_channels(DeviceWindows& windows) {
     Channel& channel = channels_.emplace_back();
     channel.replayed = c == options_.replayed;
     channel.place = MeetingPlace{windows.rank(), size, {}, states_ + c, records_ + c};
+    channel.place.guard.is_on = channel.replayed;
     channel.found = found_ + c * kMostEnds;
     channel.areas = PeerAreas{windows.rank(), size, options_.area_bytes, {}, {}, options_.pushes};
     channel.slots = PeerAreas{windows.rank(), size, aligned(options_.slot_bytes), {}, {}};
@@ -250,7 +251,7 @@ uint64_t PeerCollectives::enqueue(const Call& call, int channel, cudaStream_t st
     // while the other goes down.
     fetch.insert(fetch.end(), work.stage.begin(), work.stage.end());
     copy(fetch, own.place, stream);
-    run_round(work, call, header, own, bounds, stream);
+    run_round(work, call, header, own, round == 0, round + 1 == rounds, bounds, stream);
     fetch = std::move(work.fetch);
   }
   copy(fetch, own.place, stream);
@@ -264,7 +265,7 @@ uint64_t PeerCollectives::enqueue(const Call& call, int channel, cudaStream_t st
 void PeerCollectives::run_at_once(const Call& call, const CallHeader& header,
                                   const Channel& channel, const WaitBounds& bounds,
                                   cudaStream_t stream) {
-  const ShortPlace place{channel.place, channel.slots.bytes};
+  const ShortPlace place{channel.place.in_operation(true, true), channel.slots.bytes};
   if (call.pieces == nullptr) {
     return launch_short(place, bounds, header, call, short_round_of(call, channel.slots), stream);
   }
@@ -283,8 +284,10 @@ void PeerCollectives::run_at_once(const Call& call, const CallHeader& header,
 void PeerCollectives::run_pairs(const Call& call, const CallHeader& header, const PairSizes& sizes,
                                 const Channel& channel, const WaitBounds& bounds,
                                 cudaStream_t stream) {
-  const MeetingPlace& place = channel.place;
+  const bool knows_all = knows_all_rounds(call, channel.place.size);
   for (uint64_t round = 0; round < sizes.rounds; ++round) {
+    const bool is_last = knows_all && round + 1 == sizes.rounds;
+    const MeetingPlace place = channel.place.in_operation(round == 0, is_last);
     const PeerRound work = round_of_pairs(call, channel.areas, round);
     copy(work.stage, place, stream);
     round == 0 ? launch_opening_of_pairs(place, bounds, header, sizes, channel.found, stream)
@@ -292,8 +295,9 @@ void PeerCollectives::run_pairs(const Call& call, const CallHeader& header, cons
     copy(work.pull, place, stream);
     launch_closing(place, bounds, header, stream);
   }
-  if (knows_all_rounds(call, place.size)) return;
-  launch_rest_of_pairs(place, bounds, header, sizes, channel.found, stream);
+  if (knows_all) return;
+  launch_rest_of_pairs(channel.place.in_operation(false, true), bounds, header, sizes,
+                       channel.found, stream);
 }
 
 OwnTensors PeerCollectives::places_of(const Call& call, const MeetingPlace& place) const {
@@ -316,9 +320,9 @@ OwnTensors PeerCollectives::places_of(const Call& call, const MeetingPlace& plac
 }
 
 void PeerCollectives::run_round(const PeerRound& work, const Call& call, const CallHeader& header,
-                                const Channel& channel, const WaitBounds& bounds,
-                                cudaStream_t stream) {
-  const MeetingPlace& place = channel.place;
+                                const Channel& channel, bool is_first, bool is_last,
+                                const WaitBounds& bounds, cudaStream_t stream) {
+  const MeetingPlace place = channel.place.in_operation(is_first, is_last);
   gather_pieces(work.gather, call.dtype, stream, place.state);
   const bool finds = header.algorithm == static_cast<uint8_t>(Algorithm::kInPlace);
   if (finds) {

@@ -64,7 +64,8 @@ class PeerCollectives {
     // The channel of operations that graphs capture and replay; -1: none; equal. Ranks replay the
     // same operations, but may have captured them in another order, with others between, or when
     // there was no pool yet. So its operations have no numbers, and their kernels always look up
-    // the places of tensors.
+    // the places of tensors. Two replays at once are a failure (ChannelGuard), if they overlap
+    // between two operations' first and last meetings.
     int replayed = -1;
     WaitBounds bounds{60'000'000'000, nullptr};
   };
@@ -128,7 +129,8 @@ class PeerCollectives {
                  const Channel& channel, const WaitBounds& bounds, cudaStream_t stream);
   /// Enqueues a round, except for the copies of `work.stage` and `work.fetch`.
   void run_round(const PeerRound& work, const Call& call, const CallHeader& header,
-                 const Channel& channel, const WaitBounds& bounds, cudaStream_t stream);
+                 const Channel& channel, bool is_first, bool is_last, const WaitBounds& bounds,
+                 cudaStream_t stream);
 
   const Options options_;
   const int device_;

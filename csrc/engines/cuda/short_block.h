@@ -102,20 +102,21 @@ FC_DEVICE void reduce_in_short(const ShortArgs& args, uint64_t parity) {
 template <class Reduction>
 __global__ void __launch_bounds__(kTableThreads, 1)
     short_kernel(const __grid_constant__ ShortArgs args) {
-  ChannelState& there = *args.meeting.place.state;
-  const ChannelState state = there;
+  ChannelState state;
+  const bool entered = enter_channel(args.meeting, state);
   const uint64_t parity = FC_LEFT_OUT(Control::kOneSlot) ? 0 : state.shorts & 1;
   const uint64_t shift = parity * args.slot_bytes;
-  // The same for all threads: the state is not written before a barrier.
-  const bool good = state.failed == 0 && meet_in_short(args, state, shift);
+  const bool good = entered && meet_in_short(args, state, shift);
   if (good) {
     pull_in_short(args, shift);
     if (args.table.count != 0) reduce_in_short<Reduction>(args, parity);
   } else if (args.nan != 0) {
     for (int i = 0; i < args.results; ++i) spoil(args.result[i], args.count, args.width, args.nan);
   }
-  if (threadIdx.x != 0 || state.failed != 0) return;
-  there = ChannelState{state.base + 1, good ? 0u : 1u, state.shorts + 1};
+  if (!entered) return;
+  if (args.meeting.place.guard.gives) __syncthreads();  // all threads have read the slots
+  if (threadIdx.x != 0) return;
+  leave_channel(args.meeting, {state.base + 1, good ? 0u : 1u, state.shorts + 1, 0});
 }
 
 using ShortKernel = ReduceKernel<ShortArgs>;
