@@ -4,6 +4,7 @@
 //
 //   peer_plan_test [CASE]
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -173,6 +174,52 @@ CASE(pulled_results) {
     const double ideal = double(size - 1) / size * kCount * sizeof(float);
     EXPECT(link_time(ranks) <= 1.1 * ideal, "all_reduce of ", size, " ranks takes ",
            link_time(ranks) / ideal, " times as long as its links need");
+  }
+}
+
+/// A broadcast from `root`: the time of its pulls and of its fetches, in messages, and the messages
+/// that leave the root.
+struct Broadcast {
+  double time = 0;
+  double out_of_root = 0;
+};
+Broadcast broadcast_of(int size, int root, uint64_t slices_from) {
+  Broadcast made;
+  const double message = double(kCount * sizeof(float));
+  std::vector<Reads> pulls, fetches;
+  for (int rank = 0; rank < size; ++rank) {
+    PeerAreas areas = areas_of(rank, size);
+    areas.slices_from = slices_from;
+    Call call = call_of(OpKind::kBroadcast, size);
+    call.input = nullptr;
+    call.root = root;
+    const PeerRound round = round_of(call, areas, 0);
+    pulls.push_back(reads_of(rank, round.pull));
+    fetches.push_back(reads_of(rank, round.fetch));
+    for (const Reads* const reads : {&pulls.back(), &fetches.back()}) {
+      for (const Read& read : *reads) {
+        if (read.owner == root) made.out_of_root += double(read.bytes) / message;
+      }
+    }
+  }
+  made.time = (link_time(pulls) + link_time(fetches)) / message;
+  return made;
+}
+
+CASE(broadcast) {
+  for (const int size : kSizes) {
+    for (const int root : {0, size - 1}) {
+      const Broadcast whole = broadcast_of(size, root, 0);
+      EXPECT(std::abs(whole.out_of_root - (size - 1)) < 1e-3, whole.out_of_root, " messages");
+      const Broadcast few = broadcast_of(size, root, kCount * sizeof(float) + 1);
+      EXPECT(few.out_of_root == whole.out_of_root, "in slices, although it is too small");
+      const Broadcast slices = broadcast_of(size, root, kCount * sizeof(float));
+      // Once as slices, and once as the root's own slice for each other rank.
+      const double least = size == 2 ? 1 : 2.0 * (size - 1) / size;
+      EXPECT(std::abs(slices.out_of_root - least) < 1e-3, size, " ranks: ", slices.out_of_root,
+             " messages leave the root, not ", least);
+      EXPECT(slices.time < 1.1 * least, size, " ranks: the time of ", slices.time, " messages");
+    }
   }
 }
 

@@ -71,6 +71,7 @@ inline PeerCollectives::Options small(uint32_t timeout_ms = 60'000) {
   options.slot_bytes = slot == nullptr ? 0 : std::strtoull(slot, nullptr, 10);
   options.channels = 2;
   options.area_bytes = 768;
+  options.slices_from = 400;
   options.bounds.timeout_ns = uint64_t{timeout_ms} * 1'000'000;
   return options;
 }

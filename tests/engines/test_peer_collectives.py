@@ -159,6 +159,14 @@ def test_the_bits_of_every_type(case: str, seed: str) -> None:
     programs.check(programs.get(THREADS, SHIM), case, seed)
 
 
+@pytest.mark.parametrize("pool", ["", "some"])
+def test_the_bits_of_broadcasts_in_slices(pool: str) -> None:
+    """2 to 16 ranks, every type, rounds of fewer elements than ranks, tensors anywhere."""
+    programs.check(
+        programs.get(THREADS, SHIM), "broadcasts", "1", environment={"FC_TEST_POOL": pool}
+    )
+
+
 @pytest.mark.parametrize("seed", ["1", "2"])
 @pytest.mark.parametrize(
     ("case", "pool"), [("rounds", ""), ("rounds", "some"), ("at_once", ""), ("mixed", "some")]

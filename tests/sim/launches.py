@@ -27,8 +27,8 @@ import sim  # noqa: E402
 TABLE = ROOT / "docs" / "launches.md"
 SIZE = 3
 WINDOW = 8192  # bytes
+FOR_SLICES = 1 << 20  # large enough for a broadcast in slices
 SLOT = 1024
-ENVIRONMENT = {"FASTCOMM_WINDOW_BYTES": str(WINDOW), "FASTCOMM_ONE_SHOT_BYTES": str(SLOT)}
 HEADER = f"""# Launches of an operation between processes' devices
 
 Written by `python tests/sim/launches.py`, which counts what a captured graph consists of; do not
@@ -41,7 +41,8 @@ sizes of messages, which all_to_all knows in pairs, `rest` for one that goes on 
 have more of them, `find` for a meeting that looks up where ranks have their tensors, `combine`
 for `multi_combine_kernel`, which reduces all but sums, `spoil` for `spoil_kernel`, which does
 nothing unless the operation has failed. In place: all ranks' tensors are of
-`fastcomm.empty(device=...)`, or other memory that the group has made.
+`fastcomm.empty(device=...)`, or other memory that the group has made. A broadcast goes in slices
+from 256 KiB on, where there are more than two ranks and their devices' memory has the windows.
 
 A fused reduction is of two gradients, which in place lie end to end, and else are gathered and
 scattered: by `copy`, or with a type on the wire by `reduce`, of one source. `look` stands for
@@ -103,7 +104,7 @@ def _operations(
     }
 
 
-def _captured(world: World) -> list[tuple[str, str, str, str, int, int, str, int]]:
+def _captured(world: World, window: int) -> list[tuple[str, str, str, str, int, int, str, int]]:
     """Return rows: operation, whose, what is launched if it is short, what in one round, how many
     that are, how many in three rounds; and what in place in one round, and how many that are."""
     sim.load()
@@ -112,7 +113,7 @@ def _captured(world: World) -> list[tuple[str, str, str, str, int, int, str, int
     world.init("cpu:fastcomm,sim:fastcomm")
     dist.all_reduce(torch.ones(1, device=device))
     stream = torch.Stream(device)
-    elements = WINDOW // 4 // SIZE // 64 * 64 * SIZE  # the same for parts and for the whole
+    elements = window // 4 // SIZE // 64 * 64 * SIZE  # the same for parts and for the whole
     counts = (SLOT // 4 // SIZE // 4 * 4, elements, 3 * elements)
     ordinary = functools.partial(torch.empty, device=device)
     short, once, thrice = (_operations(count, world.rank, ordinary) for count in counts)
@@ -142,17 +143,26 @@ def _kind(text: str) -> str:
     return next(name for word, name in NAMES.items() if word in text)
 
 
+def _rows(window: int) -> list[tuple[str, str, str, str, int, int, str, int]]:
+    """Return the rows of all ranks, each once, by operation."""
+    settings = {"FASTCOMM_WINDOW_BYTES": str(window), "FASTCOMM_ONE_SHOT_BYTES": str(SLOT)}
+    ranks = run_ranks(SIZE, _captured, window, environment=settings)
+    return [row for rows in zip(*ranks, strict=True) for row in dict.fromkeys(rows)]
+
+
 def table() -> str:
     """Return the page."""
+    rows = _rows(WINDOW)
+    slices = [row for row in _rows(FOR_SLICES) if row[0] == "broadcast"]
+    behind = [row[0] for row in rows].index("gather")
+    rows[behind:behind] = [("broadcast, in slices", *row[1:]) for row in slices]
     lines: list[str] = []
-    for rows in zip(*run_ranks(SIZE, _captured, environment=ENVIRONMENT), strict=True):
-        for row in dict.fromkeys(rows):
-            name, whose, short, kinds, one, three, placed, there = row
-            operation = f"`{name}`".replace(", MAX`", "`, `MAX`").replace(
-                ", bf16`", "`, bf16 on the wire"
-            )
-            cells = (operation, whose, short, kinds, one, three, placed, there)
-            lines.append("| " + " | ".join(map(str, cells)) + " |")
+    for name, *cells in rows:
+        operation = f"`{name}`".replace(", MAX`", "`, `MAX`").replace(
+            ", bf16`", "`, bf16 on the wire"
+        )
+        operation = operation.replace(", in slices`", "`, in slices")
+        lines.append("| " + " | ".join(map(str, (operation, *cells))) + " |")
     return HEADER + "\n".join(lines) + "\n"
 
 

@@ -164,7 +164,8 @@ void PeerCollectives::make_channels(DeviceWindows& windows) {
     channel.place = MeetingPlace{windows.rank(), size, {}, states_ + c, records_ + c};
     channel.place.guard.is_on = channel.replayed;
     channel.found = found_ + c * kMostEnds;
-    channel.areas = PeerAreas{windows.rank(), size, options_.area_bytes, {}, {}, options_.pushes};
+    channel.areas = PeerAreas{
+        windows.rank(), size, options_.area_bytes, {}, {}, options_.pushes, options_.slices_from};
     channel.slots = PeerAreas{windows.rank(), size, aligned(options_.slot_bytes), {}, {}};
     for (int peer = 0; peer < size; ++peer) {
       char* const begin = windows.window(peer) + c * channel_bytes(options_, size);

@@ -4,9 +4,10 @@
 //           mapped
 //   open    all ranks have staged, and have called the same (engines/cuda/meeting.h)
 //   work    pulls, or reduces, by one kernel that waits for nobody
-//   close   no rank reads or writes a window any more
-//   fetch   copies results out of this rank's window, unless peers have written them into its pool;
-//           in the launch that stages the next round
+//   close   all ranks have done their work
+//   fetch   copies results out of this rank's window, unless peers have written them into its pool,
+//           or out of all windows (PeerAreas::pushes, slices_from); in the launch that stages the
+//           next round
 //   spoil   after a failure overwrites floating-point results with NaN, since no host waits
 //
 // A message in pieces is gathered instead of staged, and scattered instead of fetched
@@ -22,9 +23,9 @@
 //
 // Memory ordering. stage is before open in its stream, and work of peers after it: they read the
 // staged data. work of peers is before their closing, and this rank's fetch, next stage, and
-// anything its caller enqueues next are after it. An area that peers write (PeerAreas::out) is
-// written after the opening of a round, which every rank that has fetched from it reaches after its
-// fetch of the previous round.
+// anything its caller enqueues next are after it. An area that ranks fetch from (PeerAreas::out),
+// whoever writes it, is written after the opening of a round, which every rank that has fetched
+// from it reaches after its fetch of the previous round.
 //
 // Streams. A channel belongs to one stream at a time, and ranks use a channel for the same
 // operations in the same order. Operations of one stream never deadlock. Those of several streams
@@ -56,11 +57,12 @@ namespace fastcomm {
 class PeerCollectives {
  public:
   struct Options {
-    int channels = 1;                // streams that may be at work at once; equal on all ranks
-    uint64_t area_bytes = 32 << 20;  // of each of a channel's two areas; a multiple of 256, equal
-    bool pushes = true;              // PeerAreas::pushes; equal
-    int blocks = 0;                  // most blocks of a kernel; 0: as default_blocks()
-    uint64_t slot_bytes = 0;         // most bytes that a rank reads in a short operation; equal
+    int channels = 1;                  // streams that may be at work at once; equal on all ranks
+    uint64_t area_bytes = 32 << 20;    // of each of a channel's two areas; a multiple of 256, equal
+    bool pushes = true;                // PeerAreas::pushes; equal
+    uint64_t slices_from = 256 << 10;  // PeerAreas::slices_from; equal
+    int blocks = 0;                    // most blocks of a kernel; 0: as default_blocks()
+    uint64_t slot_bytes = 0;           // most bytes that a rank reads in a short operation; equal
     // The channel of operations that graphs capture and replay; -1: none; equal. Ranks replay the
     // same operations, but may have captured them in another order, with others between, or when
     // there was no pool yet. So its operations have no numbers, and their kernels always look up

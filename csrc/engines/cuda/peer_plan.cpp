@@ -18,6 +18,15 @@ bool gives(const Call& call, const PeerWay& way, int rank) {
 bool gets(const Call& call, const PeerWay& way, int rank) {
   return !way.to_root || call.root == rank;
 }
+/// One rank gives all others the same.
+bool is_broadcast(const PeerWay& way) { return way.from_root && !way.in_parts; }
+
+/// With two ranks nobody but the root has anything to give.
+bool goes_by_slices(const Call& call, const PeerAreas& areas) {
+  const uint64_t least = areas.slices_from;
+  return is_broadcast(row_of(call.kind).peers) && least != 0 && call.bytes() >= least &&
+         areas.size > 2;
+}
 
 /// Everything of one round; positions in bytes.
 class Round {
@@ -40,6 +49,8 @@ class Round {
     if (way_.work == Work::kReduceParts) reduce_part();
     if (gathers_shards(call_)) {
       pull_shards();
+    } else if (goes_by_slices(call_, areas_)) {
+      pull_slice();
     } else if (way_.work == Work::kPull && gets(call_, way_, areas_.rank)) {
       pull();
     }
@@ -104,6 +115,24 @@ class Round {
     }
   }
 
+  /// Takes this rank's slice of the root's data, from which all others fetch it.
+  void pull_slice() {
+    const Span slice = slice_of_rank(areas_.rank);
+    const uint64_t at = slice.first * element_;
+    const bool own = call_.root == areas_.rank;
+    if (slice.count != 0) {
+      const char* const from = (own ? given(call_.root) : staged(call_.root, areas_.rank)) + at;
+      round_.pull.push_back({areas_.out[areas_.rank] + at, from, slice.count * element_});
+      find({from, in_tensor(areas_.rank) + at, own ? -1 : call_.root, /*is_result=*/false});
+    }
+    if (!own) fetch_slices();
+  }
+
+  /// The part of this round that a rank reduces, or takes from the root, for all.
+  Span slice_of_rank(int rank) const {
+    return slice_of(count_, areas_.size, rank, kLineBytes / element_);
+  }
+
   /// Bytes from the start of a rank's tensor to its data for `rank` in this round.
   uint64_t in_tensor(int rank) const { return first_ + (way_.in_parts ? rank * call_.bytes() : 0); }
   void find(const PeerEnd& end) {
@@ -112,7 +141,7 @@ class Round {
 
   /// Reduces this rank's slice of all staged data, for every rank that gets it.
   void reduce_slice() {
-    const Span slice = slice_of(count_, areas_.size, areas_.rank, kLineBytes / element_);
+    const Span slice = slice_of_rank(areas_.rank);
     const uint64_t at = slice.first * element_;
     round_.count = slice.count;
     for (int peer = 0; peer < areas_.size; ++peer) {
@@ -126,10 +155,12 @@ class Round {
       find({areas_.out[peer] + at, first_ + at, peer, /*is_result=*/true});
     }
     if (!gets(call_, way_, areas_.rank) || own_.result != 0) return;
-    if (areas_.pushes) return fetch({0, count_}, areas_.rank);
+    areas_.pushes ? fetch({0, count_}, areas_.rank) : fetch_slices();
+  }
+  void fetch_slices() {
     for (int step = 1; step <= areas_.size; ++step) {
       const int peer = after(areas_, step);
-      fetch(slice_of(count_, areas_.size, peer, kLineBytes / element_), peer);
+      fetch(slice_of_rank(peer), peer);
     }
   }
   /// Elements of this round, out of the "out" of a rank.
@@ -193,8 +224,8 @@ bool is_short(const Call& call, int size, uint64_t slot_bytes) {
   const bool has_none = way.work == Work::kNone || way.work == Work::kPairs;
   if (has_none || slot_bytes == 0 || gathers_shards(call)) return false;
   // Bytes that one rank reads.
-  const bool one_giver = way.from_root && !way.in_parts;
-  return call.bytes() <= slot_bytes && stride_of(call) * (one_giver ? 1 : size) <= slot_bytes;
+  const int givers = is_broadcast(way) ? 1 : size;
+  return call.bytes() <= slot_bytes && stride_of(call) * givers <= slot_bytes;
 }
 
 PeerRound short_round_of(const Call& call, const PeerAreas& slots) {
@@ -244,7 +275,7 @@ PeerTensor shared_result_of(const Call& call, int rank) {
 
 std::vector<DeviceResult> results_of(const Call& call, int rank) {
   const PeerWay& way = row_of(call.kind).peers;
-  const bool is_given = way.from_root && !way.in_parts && gives(call, way, rank);
+  const bool is_given = is_broadcast(way) && gives(call, way, rank);
   if (call.pieces != nullptr || gathers_shards(call)) return {};
   if (way.work == Work::kMeet || is_given || !gets(call, way, rank)) return {};
   if (way.work != Work::kPull || way.from_root) return {{call.output, call.count}};

@@ -13,6 +13,8 @@
 //   gather_shards    its shards          pulls all, each to its places
 //   gather           its input           the root pulls all
 //   broadcast        the root its buffer pulls the root's
+//     in slices      the root its buffer pulls slice r of the root's to its   all but the root,
+//                                        own "out"                            from all "out"s
 //   scatter          the root a part     pulls its part
 //                    for each
 //
@@ -21,6 +23,9 @@
 // * If results are pushed; else into its own "out", and the ranks that get results fetch every
 // rank's slice: if all windows lie in one memory, such as the host's, each slice is written there
 // once.
+//
+// A large broadcast goes in slices: the link out of the root carries the message twice, and not
+// once for each other rank.
 //
 // A rank's tensor in memory that its peers have mapped is not staged, or not fetched: they use it
 // in place. Only their kernels know that (PeerRound::ends).
@@ -54,6 +59,7 @@ struct PeerAreas {
   std::vector<char*> in;
   std::vector<char*> out;
   bool pushes = true;  // a slice's results go into the "out" of all receivers; else those pull
+  uint64_t slices_from = 0;  // bytes of a broadcast from which it goes in slices; 0: none does
 };
 
 /// The rank that is `step` places after this one, in a circle.
@@ -74,7 +80,7 @@ struct PeerRound {
   std::vector<const void*> sources;  // of a reduction, one per rank; none: nothing to reduce
   std::vector<void*> destinations;
   uint64_t count = 0;              // elements of it
-  std::vector<CopySegment> fetch;  // after the second
+  std::vector<CopySegment> fetch;  // after the second, out of any rank's "out"
   // Of a message in pieces, instead of `stage`, `pull` and `fetch`. They name the call's pieces.
   std::vector<PiecesSpan> gather;
   std::vector<PiecesSpan> pull_shards;  // of each other rank

@@ -75,6 +75,7 @@ CudaGroup::CudaGroup(OutOfBand& out_of_band, std::shared_ptr<Communicator> besid
   if (options_.home == WindowHome::kHost) {
     made.area_bytes = std::min(made.area_bytes, kMostOfHost);
     made.pushes = false;
+    made.slices_from = 0;  // nobody reads the root's memory
   }
   const uint64_t bytes = PeerCollectives::window_bytes(made, beside_->size());
   DeviceWay way = DeviceWay::kHandle;
