@@ -139,6 +139,15 @@ FC_HD void back_off(uint32_t polls) {
 #endif
 }
 
+/// The same pointer, to memory that other blocks may reach too: neither a block's nor a thread's
+/// own. Loads and stores need not find out, which the device's compiler cannot see by itself of an
+/// address out of a table.
+template <class T>
+FC_HD T* global(T* pointer) {
+  FC_ASSUME(__isGlobal(pointer));
+  return pointer;
+}
+
 /// Bits [bits, bits + 32) of the 64 bits (low, high); bits < 32.
 FC_HD uint32_t funnel_right(uint32_t low, uint32_t high, uint32_t bits) {
 #if defined(__CUDA_ARCH__)

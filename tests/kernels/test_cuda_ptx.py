@@ -20,6 +20,7 @@ WAITING = [
 ]
 SHORT = WAITING[0]
 PROBE = "csrc/devices/peer_probe.cu"
+INDIRECT = "csrc/kernels/cuda/indirect_reduce.cu"  # whose addresses an earlier kernel has found
 pytestmark = pytest.mark.nvcc
 batched = pytest.mark.parametrize("source", BATCHED)
 
@@ -61,6 +62,12 @@ def test_polls_are_relaxed_and_back_off(source: str) -> None:
 @pytest.mark.parametrize("source", [*MOVING, SHORT])
 def test_data_moves_in_packs_of_16_bytes(source: str) -> None:
     assert nvcc.accesses_of_16_bytes(nvcc.ptx_of(source)) == {"ld", "st"}
+
+
+@pytest.mark.parametrize("source", [*BATCHED, INDIRECT, *WAITING])
+def test_memory_is_addressed_as_global(source: str) -> None:
+    """The compiler cannot see it of an address out of a table, unless it is told."""
+    assert nvcc.generic_accesses(nvcc.ptx_of(source)) == set()
 
 
 def test_norms_of_blocks_are_read_by_one_access() -> None:

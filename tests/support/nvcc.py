@@ -69,6 +69,13 @@ def ordered_accesses(ptx: str) -> set[str]:
     return {name for name in accesses if scope.search(name) or not name.startswith(("ld", "st"))}
 
 
+def generic_accesses(ptx: str) -> set[str]:
+    """Return loads and stores that find out when they run which kind of memory they meet."""
+    accesses = re.findall(r"(?<![\w.%$])(?:ld|st|atom|red)\.[\w.:]+", ptx)
+    spaces = re.compile(r"\.(?:param|global|shared|local|const)\b")
+    return {name for name in accesses if not spaces.search(name)}
+
+
 def accesses_of_16_bytes(ptx: str) -> set[str]:
     """Return which of "ld" and "st" move packs."""
     wide = r"\b(ld|st)\.(?:global\.)?(?:v4\.[bu]32|v2\.[bu]64|b128)"

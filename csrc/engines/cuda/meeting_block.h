@@ -168,14 +168,20 @@ class Meeting {
   /// The place of an end, as stated by its rank. For any thread, after the barrier that follows
   /// hear().
   FC_DEVICE uint64_t find(const PeerEnd& end, char* const* segments) const {
-    const bool is_own = end.rank == args_.place.rank || end.rank < 0;
-    const CallHeader& call = is_own ? args_.call : said_by(end.rank);
-    const uint64_t place = end.rank < 0 ? 0 : end.is_result ? call.form : call.where;
+    const auto stated = [&](const CallHeader& call) {
+      return end.is_result ? call.form : call.where;
+    };
+    uint64_t place = 0;
+    if (end.rank == args_.place.rank) {
+      place = stated(args_.call);
+    } else if (end.rank >= 0) {
+      place = stated(said_by(end.rank));
+    }
     if (place == 0) return reinterpret_cast<uint64_t>(end.staged);
     const uint64_t segment = (place >> kPlaceBits) - 1;
     const uint64_t offset = place & ((uint64_t{1} << kPlaceBits) - 1);
-    return reinterpret_cast<uint64_t>(segments[segment * args_.place.size + end.rank]) + offset +
-           end.at;
+    char* const begin = global(segments)[segment * args_.place.size + end.rank];
+    return reinterpret_cast<uint64_t>(begin) + offset + end.at;
   }
 
   /// Called by one thread, after a barrier.

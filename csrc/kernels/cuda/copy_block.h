@@ -126,10 +126,12 @@ struct ShiftedPacks {
 /// The copy between ends that cannot be aligned to a pack at once. Not inlined: it would cost the
 /// common path registers.
 FC_DEVICE_COLD void copy_shifted(char* dst, const char* src, uint64_t bytes, Margins around) {
+  dst = global(dst);
+  src = global(src);
   const ShiftedPacks part(dst, src, bytes, around);
   const uint64_t shift = part.shift, begin = part.begin, end = part.end;
   if (begin == end) return copy_bytes(dst, src, 0, bytes);
-  const uint4* from = reinterpret_cast<const uint4*>(address_of(src + part.head) - shift);
+  const uint4* from = reinterpret_cast<const uint4*>(src + part.head - shift);
   uint4* to = reinterpret_cast<uint4*>(dst + part.head);
   copy_bytes(dst, src, 0, part.head + begin * kPackBytes);
   copy_bytes(dst, src, part.head + end * kPackBytes, bytes);
@@ -151,6 +153,8 @@ FC_DEVICE void copy_by_block(char* dst, const char* src, uint64_t bytes, Margins
   if ((address_of(dst) ^ address_of(src)) % kPackBytes != 0) {
     return copy_shifted(dst, src, bytes, around);
   }
+  dst = global(dst);
+  src = global(src);
   uint64_t head = to_next_pack(dst);
   if (head > bytes) head = bytes;
   const uint64_t packs = (bytes - head) / kPackBytes;

@@ -92,7 +92,7 @@ struct ShiftedLoad {
     return static_cast<uint32_t>(address_of(from) % kPackBytes);
   }
   FC_DEVICE static Fetched fetch(const char* from) {
-    const uint4* const packs = reinterpret_cast<const uint4*>(address_of(from) - shift(from));
+    const uint4* const packs = reinterpret_cast<const uint4*>(from - shift(from));
     Fetched fetched{packs[0], {}};
     if (shift(from) != 0) fetched.high = packs[1];
     return fetched;

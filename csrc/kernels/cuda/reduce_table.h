@@ -278,10 +278,10 @@ struct SegmentWorker {
     return n;
   }
   FC_DEVICE const char* source(int j) const {
-    return reinterpret_cast<const char*>(table.words[at + table.kHeadWords + j]);
+    return global(reinterpret_cast<const char*>(table.words[at + table.kHeadWords + j]));
   }
   FC_DEVICE char* destination(int d) const {
-    return reinterpret_cast<char*>(table.words[at + table.kHeadWords + num_sources() + d]);
+    return global(reinterpret_cast<char*>(table.words[at + table.kHeadWords + num_sources() + d]));
   }
 
   /// Reduces kMany groups of elements, `step` elements apart, those that start below `end`. A group
