@@ -4,8 +4,8 @@
 //
 //   shim_peer_soak_test [CASE [SEED]]
 //
-// CASE: replays | replays_at_once | growth | death_in_a_wait | death_in_a_copy. FC_TEST_RANKS (2) are the processes
-// of replays and growth, FC_TEST_ROUNDS the replays, or the operations.
+// CASE: replays | replays_at_once | growth | death_in_a_wait | death_in_a_copy. FC_TEST_RANKS (2)
+// are the processes of replays and growth, FC_TEST_ROUNDS the replays, or the operations.
 #include <malloc.h>
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-"""What nvcc makes of the CUDA sources, without a GPU: PTX, the assembler's report, linked programs.
+"""What nvcc makes of the CUDA sources, without a GPU: PTX, SASS, the report, linked programs.
 
 No kernel is compiled for these tests alone: the library of the CUDA flavour has all of them, and
 what its build leaves beside the objects is read here (tools/native_build.py). Where the installed
@@ -8,8 +8,12 @@ flavour has no CUDA, that library is built for one architecture.
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 import re
+import shutil
+import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,6 +25,17 @@ import native_build  # noqa: E402
 
 ARCHITECTURE = "9.0"  # compiled for where the flavour has no CUDA; read where there are several
 HOME = cuda_toolkit.find_cuda_home()
+
+
+def find_disassembler() -> str | None:
+    """Return the path of nvdisasm: the toolkit's, or that of PyPI's package."""
+    if HOME is not None and (found := shutil.which("nvdisasm", path=f"{HOME}/bin")):
+        return found
+    try:
+        files = importlib.metadata.files("nvidia-cuda-nvdisasm") or []
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    return next((str(file.locate()) for file in files if file.name == "nvdisasm"), None)
 
 
 def architectures() -> str:
@@ -42,11 +57,23 @@ def library() -> Path:
     return native_build.build_library(toolkit())
 
 
+def _kept(source: str, suffix: str) -> Path:
+    """Return a file that the build of a source has kept."""
+    found = sorted((library().parent / f"{source}.o.kept").glob(f"*.{suffix}"))
+    name = f"_{ARCHITECTURE.replace('.', '')}"
+    return next((path for path in found if name in path.name), found[0])
+
+
 def ptx_of(source: str) -> str:
     """Return the PTX of a source in the repository."""
-    found = sorted((library().parent / f"{source}.o.kept").glob("*.ptx"))
-    name = f"compute_{ARCHITECTURE.replace('.', '')}"
-    return next((path for path in found if name in path.name), found[0]).read_text()
+    return _kept(source, "ptx").read_text()
+
+
+@functools.cache
+def sass_of(source: str) -> str:
+    """Return what the assembler makes of that PTX, disassembled."""
+    command = [str(find_disassembler()), "-c", str(_kept(source, "cubin"))]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 def frames(source: str) -> list[tuple[int, int]]:
@@ -82,8 +109,44 @@ def accesses_of_16_bytes(ptx: str) -> set[str]:
     return set(re.findall(wide, ptx))
 
 
-def _blocks(function: str) -> list[tuple[str, str, list[str]]]:
-    """Return the basic blocks of a function's PTX: label, text, and labels of what may follow."""
+@dataclass(frozen=True)
+class Syntax:
+    """Patterns of a language of instructions.
+
+    Attributes:
+        function: the place before a function's first line.
+        label: a line that names a block.
+        jump: one that jumps, with its condition, None without, and its target.
+        end: one that ends the function, whatever the condition.
+        unknown: one that may go anywhere.
+    """
+
+    function: str
+    label: str
+    jump: str
+    end: str
+    unknown: str
+
+
+PTX = Syntax(
+    function=r"^(?=.*\.(?:entry|func)\b)",
+    label=r"(\$\w+):",
+    jump=r"\s*(@!?%\w+\s+)?bra(?:\.uni)?\s+(\$\w+)",
+    end=r"\s*(?:ret|trap|exit);",
+    unknown=r"\bbrx\b",
+)
+SASS = Syntax(
+    function=r"^(?=\.text\.)",
+    label=r"(\.L\w+):",
+    # Of some jumps the condition is in their name.
+    jump=r"\s*/\*\w+\*/\s+(@!?U?P\w+\s+|(?=BRA\.(?:DIV|CONV)))?BRA[^`;]*`\((\.L\w+)\)",
+    end=r"\s*/\*\w+\*/\s+(?:EXIT|RET)\b",
+    unknown=r"\b(?:BRX|JMX)\b",
+)
+
+
+def _blocks(function: str, syntax: Syntax) -> list[tuple[str, str, list[str]]]:
+    """Return the basic blocks of a function: label, text, and labels of what may follow."""
     blocks: list[tuple[str, str, list[str]]] = []
     label, lines = "", list[str]()
 
@@ -94,25 +157,26 @@ def _blocks(function: str) -> list[tuple[str, str, list[str]]]:
         label = f"after {len(blocks)}"
 
     for line in function.splitlines():
-        if named := re.match(r"(\$\w+):", line):
+        if named := re.match(syntax.label, line):
             end([named[1]])
             label = named[1]
         lines.append(line)
-        if jump := re.match(r"\s*(@!?%\w+\s+)?bra(?:\.uni)?\s+(\$\w+)", line):
-            end([jump[2], f"after {len(blocks) + 1}"] if jump[1] else [jump[2]])
-        elif re.match(r"\s*(?:ret|trap|exit);", line):
+        if jump := re.match(syntax.jump, line):
+            further = f"after {len(blocks) + 1}"
+            end([jump[2]] if jump[1] is None else [jump[2], further])
+        elif re.match(syntax.end, line):
             end([])
         else:
-            assert "brx" not in line, "a jump by a table, which is not followed here"
+            assert not re.search(syntax.unknown, line), f"a jump that is not followed here: {line}"
     end([])
     return blocks
 
 
-def innermost_loops(ptx: str) -> list[str]:
+def innermost_loops(code: str, syntax: Syntax = PTX) -> list[str]:
     """Return the text of every loop that has no loop in it."""
     found: list[str] = []
-    for function in re.split(r"^(?=.*\.(?:entry|func)\b)", ptx, flags=re.MULTILINE):
-        blocks = _blocks(function)
+    for function in re.split(syntax.function, code, flags=re.MULTILINE):
+        blocks = _blocks(function, syntax)
         order = {label: at for at, (label, _, _) in enumerate(blocks)}
         before: dict[str, list[str]] = {}
         for label, _, following in blocks:

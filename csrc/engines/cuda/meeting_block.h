@@ -78,10 +78,10 @@ FC_DEVICE bool fails_first(const MeetingArgs& args) {
 /// For all threads of a kernel, which gets the channel's state; true if it has something to do. A
 /// channel that is taken already has failed: then no operation on it goes on.
 ///
-/// Memory ordering. The exchange that takes the channel is an acquire, and sees the release by which
-/// the operation before gave it back: so its state is known, though nothing else may order the two.
-/// The threads know what the first one does by the barrier. One answer for all threads: another
-/// stream may make the channel fail at any time.
+/// Memory ordering. The exchange that takes the channel is an acquire, and sees the release by
+/// which the operation before gave it back: so its state is known, though nothing else may order
+/// the two. The threads know what the first one does by the barrier. One answer for all threads:
+/// another stream may make the channel fail at any time.
 FC_DEVICE bool enter_channel(const MeetingArgs& args, ChannelState& state) {
   const ChannelGuard& guard = args.place.guard;
   ChannelState& there = *args.place.state;
