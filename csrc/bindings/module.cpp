@@ -373,6 +373,7 @@ PYBIND11_MODULE(_C, module) {
       kMaxReduceSources;  // of replicas, and of ranks whose devices reach each other
   module.def("accelerator_type", accelerator_type);
   module.def("cuda_devices", cuda_devices);
+  bind_device_facts(module);
   module.def("reduce_isa", [] { return std::string(isa_name()); });
   module.def("usable_cores", usable_cores);
 }

@@ -20,6 +20,9 @@ void bind_explain(pybind11::module_& module,
                   pybind11::class_<FastcommBackend, c10::intrusive_ptr<FastcommBackend>,
                                    ::c10d::Backend>& backend);
 
+/// device_facts() and device_contexts(): what `fastcomm check` prints besides its findings.
+void bind_device_facts(pybind11::module_& module);
+
 /// The works of all engines, whose get_future() returns our Future, and future_of(). Called after
 /// the import of torch.distributed, which binds their base class.
 void bind_futures(pybind11::module_& module);

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fastcomm._commands.common import TABLES, run, seconds, several_ranks
+from fastcomm.check.paths import PATHS
 
 _STARTS_S = 20  # seconds that a path's ranks may take to start and to end
 
@@ -33,12 +34,26 @@ def build_parser() -> argparse.ArgumentParser:
         "--devices", type=several_ranks, help="ranks of paths on devices (one for each; more share)"
     )
     parser.add_argument("--no-devices", action="store_true", help="paths on the host alone")
+    parser.add_argument(
+        "--paths",
+        type=_paths,
+        metavar="PATH,...",
+        help=f"these alone, of {', '.join(PATHS)} (all)",
+    )
     parser.add_argument("--budget", type=seconds, default=2.0, help="seconds of timing a path (2)")
     parser.add_argument("--timeout", type=seconds, default=120.0, help="seconds for a path (120)")
     parser.add_argument("--quiet", action="store_true", help="no tables, which need more packages")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found")
     parser.add_argument("--plot", type=Path, metavar="FILE.png", help="draw it (needs matplotlib)")
     return parser
+
+
+def _paths(text: str) -> frozenset[str]:
+    """Return full names of paths; ``handle`` stands for ``devices, handle``."""
+    wanted = text.split(",")
+    if unknown := [word for word in wanted if word not in PATHS]:
+        raise argparse.ArgumentTypeError(f"no path {unknown[0]!r}; there are {', '.join(PATHS)}")
+    return frozenset(PATHS[word] for word in wanted)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -56,7 +71,7 @@ def _check(options: argparse.Namespace, command: list[str]) -> int:
     from fastcomm._machine import identity as _machine
     from fastcomm._measure.environment import describe, summary_line
     from fastcomm._measure.launch import RankError
-    from fastcomm.check import report
+    from fastcomm.check import machine, report
     from fastcomm.check.plot import write_plot
     from fastcomm.check.run import Options, ask_devices
 
@@ -67,15 +82,15 @@ def _check(options: argparse.Namespace, command: list[str]) -> int:
         devices=0 if options.no_devices else options.devices,
         budget_s=options.budget,
         timeout_s=options.timeout,
+        paths=options.paths,
     )
     try:
         devices = ask_devices(wanted)
     except RankError as error:
         print(f"check: asking for devices fails: {str(error).splitlines()[-1]}", file=sys.stderr)
         return 1
-    seen = devices["seen"]
-    for line in seen.items() if isinstance(seen, dict) else [("devices", seen)]:
-        print(f"  {line[0]}: {line[1]}")
+    for line in machine.lines(devices["machine"]):
+        print(f"  {line}")
 
     def save(rows: list[dict[str, object]]) -> None:
         if options.json:
@@ -86,6 +101,10 @@ def _check(options: argparse.Namespace, command: list[str]) -> int:
     rows = _checked(wanted, devices["count"], options.quiet, save)
     if not options.quiet:
         print(report.format_text(rows))
+    if way := report.way_of(rows):
+        print(f"\nbetween these devices groups use the way: {way}")
+    for line in [*machine.warnings(devices["machine"]), *report.warnings(rows)]:
+        print(f"warning: {line}")
     all_devices = wanted.devices is None and devices["count"] >= len(_machine.gpus())
     _record(report.settings(rows), report.decided(rows, all_devices))
     if options.plot:

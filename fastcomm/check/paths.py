@@ -40,3 +40,9 @@ BETWEEN_DEVICES = (
     ),
     Path("devices, pinned", {"FASTCOMM_ROUTE": "pinned"}, True, "share pinned memory of the host"),
 )
+
+# Full names of all paths by the short ones that the command line has.
+PATHS = {
+    path.name.removeprefix("devices, "): path.name
+    for path in (ONE_PROCESS, *ON_THE_HOST, *BETWEEN_DEVICES)
+}

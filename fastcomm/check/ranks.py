@@ -49,6 +49,8 @@ def _run_checks(checker: Checker, budget_s: float) -> None:
     results.under_load(checker, group)
     if checker.path.on_devices:
         speeds.pairs(checker)
+        speeds.balance(checker)
+        results.contexts(checker)
     # Last, since stock backends are at work, too.
     checker.begin(speeds.CHECK)
     speeds.speed(checker, group, budget_s)

@@ -7,9 +7,13 @@ from collections.abc import Sequence
 
 from fastcomm._measure.units import format_size
 from fastcomm.check.checker import Row
+from fastcomm.check.paths import BETWEEN_DEVICES
 
 # A link with less than this fraction of the median bandwidth is called slow.
 SLOW = 0.5
+# all_reduce and all_gather fill links alike. If ranks read from one GPU at a time, all_gather has
+# 1/2 of the bandwidth of all_reduce with 4 ranks, 1/4 with 8.
+GAP = 2.0
 
 
 def paths_of(rows: Sequence[Row]) -> dict[str, list[Row]]:
@@ -43,6 +47,34 @@ def verdict_of(rows: Sequence[Row]) -> str:
     if rows[0]["verdict"] == "not used":
         return "not used"
     return "slow links" if slow_links(rows) else "ok"
+
+
+def way_of(rows: Sequence[Row]) -> str | None:
+    """Return the way that groups take between these devices: the first that is right."""
+    paths = paths_of(rows)
+    for path in BETWEEN_DEVICES:
+        if path.name in paths and verdict_of(paths[path.name]) in ("ok", "slow links"):
+            return path.name.removeprefix("devices, ")
+    return None
+
+
+def warnings(rows: Sequence[Row]) -> list[str]:
+    """Return what is right, but should not be so, a line each."""
+    text = []
+    for row in rows:
+        for rank, extra in enumerate(row.get("extra_contexts", ())):
+            if extra:
+                named = " and ".join(map(str, extra))
+                text.append(
+                    f"{row['path']}: rank {rank} has a context on GPU {named}, which it does not"
+                    " use: hundreds of MB there"
+                )
+        if row.get("gap", 0) >= GAP:
+            text.append(
+                f"{row['path']}: all_gather of {row['of']} ranks gets {1 / row['gap']:.2f} of the"
+                " bandwidth of all_reduce, which should be alike"
+            )
+    return text
 
 
 def is_bad(rows: Sequence[Row]) -> bool:
@@ -143,6 +175,14 @@ def format_text(rows: Sequence[Row]) -> str:
     if speeds:
         heads = ["speed", "", "size", "µs", "algbw GB/s", "busbw GB/s", "beside, µs"]
         parts.append(tabulate(speeds, heads))
+    beside = [
+        [row["path"], row["of"], row["all_reduce_us"], row["all_gather_us"], row["ratio"]]
+        for row in rows
+        if "gap" in row
+    ]
+    if beside:
+        heads = ["all_gather beside all_reduce", "ranks", "all_reduce µs", "all_gather µs", "ratio"]
+        parts.append(tabulate(beside, heads))
     for name, of_path in paths_of(rows).items():
         if links_of(of_path):
             parts.append(f"GB/s between devices, {name}\n" + _matrix(of_path))

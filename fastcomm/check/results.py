@@ -15,10 +15,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from fastcomm import comm
+from fastcomm import _native, comm
 from fastcomm._devices.slots import served
 from fastcomm._measure.cases import CASES
 from fastcomm._measure.cases.base import buffers_from, count_wrong, pattern, pattern_sum
+from fastcomm._measure.objects import all_gather_object
 from fastcomm.check.checker import SHORT, Checker
 
 OPERATIONS = (
@@ -160,6 +161,15 @@ def two_at_once(checker: Checker, group: dist.ProcessGroup) -> None:
     checker.report(checker.check("two groups at once", "all_reduce", numel * 4, body))
 
 
+def contexts(checker: Checker) -> None:
+    """Note the devices on which each rank has a context beside its own: memory taken in vain."""
+    own = checker.device.index
+    mine = [device for device in _native.load().device_contexts() if device != own]
+    row = checker.check("contexts", "", 0, lambda: 0)
+    row["extra_contexts"] = all_gather_object(mine, checker.control)
+    checker.report(row)
+
+
 def under_graph(checker: Checker, group: dist.ProcessGroup) -> None:
     """Check captured calls, replayed among eager ones."""
     size, rank = checker.rank.size, checker.rank.rank
@@ -236,6 +246,8 @@ class _busy:
 
     def _work(self) -> None:
         try:
+            if self._device.type != "cpu":  # else this thread makes a context on the first one
+                torch.get_device_module(self._device).set_device(self._device)
             edge = _EDGES.get(self._device.type, 1024)
             a = torch.ones(edge, edge, device=self._device)
             stream = None if self._device.type == "cpu" else torch.Stream(self._device)

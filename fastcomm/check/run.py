@@ -31,6 +31,7 @@ class Options:
             `PAIR_S`. An operation waits a quarter of it for a rank.
         sizes: of messages.
         prepare: called first in each rank; importable, since ranks are processes.
+        paths: names of those to check, None for all.
     """
 
     ranks: int = DEFAULT_RANKS
@@ -39,20 +40,21 @@ class Options:
     timeout_s: float = 120.0
     sizes: Sizes = field(default_factory=Sizes)
     prepare: Prepare | None = None
+    paths: frozenset[str] | None = None
 
 
 def _ask(rank: Rank, prepare: Prepare | None) -> dict[str, Any]:
-    """Return how many devices there are, and what ``fastcomm env`` says of them."""
+    """Return how many devices there are, and what is known of them."""
     if prepare is not None:
         prepare()
     import torch
 
-    from fastcomm._commands import env
     from fastcomm._devices.slots import served
+    from fastcomm.check import machine
 
     module = torch.get_device_module(served())
     count = module.device_count() if module.is_available() else 0
-    return {"kind": served(), "count": count, "seen": env.collect().get("CUDA devices", "")}
+    return {"kind": served(), "count": count, "machine": machine.ask()}
 
 
 def ask_devices(options: Options) -> dict[str, Any]:
@@ -66,7 +68,8 @@ def planned(options: Options, devices: int) -> list[tuple[Path, int]]:
     wanted = devices if options.devices is None else options.devices
     ranks = min(wanted, _native.load().MAX_DEVICES) if devices else 0
     plan = [(ONE_PROCESS, 1), *((path, options.ranks) for path in ON_THE_HOST)]
-    return plan + [(path, ranks) for path in BETWEEN_DEVICES if ranks >= 2]
+    plan += [(path, ranks) for path in BETWEEN_DEVICES if ranks >= 2]
+    return [row for row in plan if options.paths is None or row[0].name in options.paths]
 
 
 def run(

@@ -147,3 +147,45 @@ def pairs(checker: Checker) -> None:
                 row["median_us"] = round(max(times[source], times[target]), 2)
                 row["gbs"] = round(bandwidth_gbs(checker.sizes.pair, row["median_us"]), 3)
             checker.report({**row, "from": source, "to": target})
+
+
+def balance(checker: Checker) -> None:
+    """Time all_gather beside all_reduce for 2, 4, 8, ... of the ranks; call on all ranks.
+
+    Both move as many bytes over every link, so a gap shows links that are used one after the other.
+    """
+    if checker.shares:
+        return  # ranks take turns on a device: no link is measured
+    ranks = checker.rank.size
+    for of in sorted({ranks} | {2**power for power in range(1, ranks.bit_length())}):
+        group = checker.make_group(list(range(of)))
+        numel = checker.sizes.pair // 4 // of * of
+        took_us = [0.0, 0.0]
+
+        def body(of: int = of, group: Any = group, took_us: list[float] = took_us) -> int:
+            if checker.rank.rank >= of:
+                return 0
+            whole = checker.ordinary(numel, torch.float32).zero_()  # noqa: B023 (called at once)
+            part = torch.full_like(whole[: numel // of], float(checker.rank.rank))  # noqa: B023
+            calls = (
+                lambda: dist.all_reduce(whole, group=group),
+                lambda: dist.all_gather_into_tensor(whole, part, group=group),
+            )
+            for turn, call in enumerate(calls):
+
+                def to_the_end(call: Call = call) -> None:
+                    call()
+                    checker.synchronize()
+
+                to_the_end()
+                took_us[turn] = statistics.median(time_batch(to_the_end, _PAIR_CALLS)) / 1e3
+            return sum(int((whole.cpu().view(of, -1)[each] != each).sum()) for each in range(of))
+
+        row = checker.check("balance", "all_gather_into_tensor", numel * 4, body)
+        times = all_gather_object(took_us, checker.control)
+        if row["verdict"] == "ok":
+            reduce_us, gather_us = (max(each[turn] for each in times) for turn in (0, 1))
+            row.update(of=of, all_reduce_us=round(reduce_us, 2), all_gather_us=round(gather_us, 2))
+            row["ratio"] = round(gather_us / reduce_us, 3)
+            row["gap"] = round(2 * gather_us / reduce_us, 3)  # of bus bandwidths
+        checker.report(row)

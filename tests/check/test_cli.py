@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
 from fastcomm import _native
 from fastcomm.__main__ import main
@@ -23,6 +24,8 @@ def test_a_machine_without_devices(
     assert main(["check", "--no-devices", "--budget", "0.2", *options]) == 0
     text = capsys.readouterr().out
     assert "memfd" in text and "posix" in text, text
+    if not torch.cuda.is_available():
+        assert "  GPUs: " in text and "warning" not in text, text
     assert len(re.findall(r"(\d+) of \1\b", text)) == 3, text  # all checks of each path
     found = json.loads(files["--json"].read_text())
     assert {row["verdict"] for row in found["rows"]} == {"ok"}
@@ -32,6 +35,21 @@ def test_a_machine_without_devices(
     assert files["--plot"].stat().st_size > 10_000
     # The verdict on the host is withdrawn, the one on devices kept.
     assert _verdicts.read() == {"FASTCOMM_IPC": "descriptor"}
+
+
+def test_one_path_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    file = tmp_path / "check.json"
+    words = ["--paths", "posix", "--no-devices", "--budget", "0.2", "--quiet"]
+    assert main(["check", *words, "--json", str(file)]) == 0
+    assert {row["path"] for row in json.loads(file.read_text())["rows"]} == {"posix"}
+    with pytest.raises(SystemExit):
+        main(["check", "--paths", "posix,handles"])
+    assert "no path 'handles'; there are one process, memfd, posix, handle, descriptor" in (
+        capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize("command", ["check", "tune"])

@@ -104,6 +104,31 @@ def test_what_a_check_decides() -> None:
     assert report.decided(host[:2], all_devices=False) == set()
 
 
+def _balance(path: str, of: int, all_reduce: float, all_gather: float) -> Row:
+    ratio = all_gather / all_reduce
+    times = {"all_reduce_us": all_reduce, "all_gather_us": all_gather}
+    return _row(path, check="balance", of=of, ratio=ratio, gap=2 * ratio) | times
+
+
+def test_an_all_gather_that_reads_from_one_gpu_at_a_time_is_told() -> None:
+    """Times of 32 MiB on 8 GPUs with NVSwitch: of links used at once, and one after the other."""
+    good = [_balance("devices, handle", of, 163.0, 82.0 + of) for of in (2, 4, 8)]
+    assert report.warnings(good) == []
+    bad = [*good[:1], *(_balance("devices, handle", of, 163.0, 82.0 * of / 2) for of in (4, 8))]
+    told = report.warnings(bad)
+    assert ["of 4 ranks" in told[0], "of 8 ranks" in told[1]] == [True, True] and len(told) == 2
+    assert "gets 0.50 of" in told[0] and "gets 0.25 of" in told[1], told
+    text = report.format_text(bad)
+    assert "all_gather beside all_reduce" in text and "328" in text, text
+
+
+def test_the_way_of_groups_is_the_first_that_is_right() -> None:
+    rows = [_row("devices, handle", "not used"), _row("devices, descriptor"), _row("memfd")]
+    assert report.way_of([*rows, _row("devices, pinned")]) == "descriptor"
+    assert report.way_of([*rows[:1], _row("devices, pinned")]) == "pinned"
+    assert report.way_of([_row("memfd")]) is None
+
+
 def test_what_is_wrong_is_in_the_text() -> None:
     rows = [_row("memfd"), _row("memfd", "wrong", why="rank 1: 7 wrong elements")]
     text = report.format_text(rows)

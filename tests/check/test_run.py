@@ -143,6 +143,26 @@ def test_devices_that_reach_each_other() -> None:
     assert {"one-shot", "staged", "in place", "same bits", "two groups at once"} < checks
     assert {"under a graph", "under load", "speed"} < checks
     assert {(row["from"], row["to"]) for row in rows if row["check"] == "pair"} == {(0, 1), (1, 0)}
+    (balance,) = [row for row in rows if row["check"] == "balance"]
+    assert balance["of"] == 2 and balance["ratio"] > 0
+    assert balance["gap"] == pytest.approx(2 * balance["ratio"], abs=0.01)
+    (contexts,) = [row for row in rows if row["check"] == "contexts"]
+    assert contexts["extra_contexts"] == [[], []]
+    assert report.way_of(rows) == "handle"
+
+
+def _use_the_first_device() -> None:
+    """Let every rank make a context on the first device, as a library might."""
+    load()
+    torch.ones(1, device="sim:0")
+
+
+@pytest.mark.usefixtures("simulated")
+def test_a_context_on_a_device_that_is_not_ones_own_is_told() -> None:
+    rows = _checked(HANDLE, 2, _use_the_first_device)
+    assert {row["verdict"] for row in rows} == {"ok"}, rows
+    (warning,) = [text for text in report.warnings(rows) if "context" in text]
+    assert warning.startswith("devices, handle: rank 1 has a context on GPU 0, which it does not")
 
 
 @pytest.mark.usefixtures("simulated")
@@ -213,3 +233,5 @@ def test_devices_are_asked_for() -> None:
     of_the_host = [(ONE_PROCESS, 1), *((path, 2) for path in ON_THE_HOST)]
     assert planned(Options(), 1) == planned(Options(devices=2), 0) == of_the_host
     assert len(planned(Options(devices=2), 1)) == 3 + len(BETWEEN_DEVICES)
+    chosen = frozenset(["memfd", "devices, pinned"])
+    assert planned(Options(paths=chosen), 4) == [(ON_THE_HOST[0], 2), (PINNED, 4)]

@@ -67,6 +67,7 @@ constexpr unsigned cudaHostAllocMapped = 2;
 constexpr unsigned cudaHostRegisterPortable = 1;
 constexpr unsigned cudaHostRegisterMapped = 2;
 constexpr int cudaDevAttrMultiProcessorCount = 16;
+constexpr int cudaDevAttrKernelExecTimeout = 17;
 enum cudaMemcpyKind {
   cudaMemcpyHostToDevice = 1,
   cudaMemcpyDeviceToHost = 2,
@@ -319,6 +320,7 @@ class Runtime {
 
   size_t most_bytes = size_t{1} << 40;  // what an allocation may take: less, to see one fail
   bool registers = true;                // the host's own memory: not everywhere
+  std::set<int> displays;               // devices that drive one; before any is used
   // Nothing is executed: to time what the host does. Set while nothing is under way, and for good.
   std::atomic<bool> empty{false};
   std::atomic<uint64_t> allocations{0};  // so far

@@ -1,6 +1,9 @@
 // Functions of the CUDA runtime that this project calls, over shim/runtime.h.
 #pragma once
 
+#include <cstdio>
+#include <cstdlib>
+
 #include "shim/submit.h"
 
 inline const char* cudaGetErrorString(cudaError_t error) {
@@ -66,9 +69,14 @@ inline cudaError_t cudaSetDevice(int device) {
   fastcomm::shim::set_device(device);
   return cudaSuccess;
 }
-/// Multiprocessors are the only attribute that is asked for.
-inline cudaError_t cudaDeviceGetAttribute(int* value, int, int) {
-  *value = 3;
+inline cudaError_t cudaDeviceGetAttribute(int* value, int attribute, int device) {
+  if (attribute == cudaDevAttrMultiProcessorCount) {
+    *value = 3;
+  } else if (attribute == cudaDevAttrKernelExecTimeout) {
+    *value = static_cast<int>(fastcomm::shim::Runtime::get().displays.count(device));
+  } else {
+    return fastcomm::shim::fail(cudaErrorInvalidValue);
+  }
   return cudaSuccess;
 }
 inline cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
@@ -81,6 +89,20 @@ inline cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned) {
   const cudaError_t result =
       fastcomm::shim::Runtime::get().enable(fastcomm::shim::current_device, peer);
   return result == cudaSuccess ? result : fastcomm::shim::fail(result);
+}
+/// SIM_DRIVER is the CUDA version of the driver, 12010 for 12.1.
+inline cudaError_t cudaDriverGetVersion(int* version) {
+  const char* const driver = std::getenv("SIM_DRIVER");
+  *version = driver != nullptr ? std::atoi(driver) : 13000;
+  return cudaSuccess;
+}
+inline cudaError_t cudaRuntimeGetVersion(int* version) {
+  *version = 13000;
+  return cudaSuccess;
+}
+inline cudaError_t cudaDeviceGetPCIBusId(char* bus, int bytes, int device) {
+  std::snprintf(bus, static_cast<size_t>(bytes), "0000:%02X:00.0", 0x10 + device);
+  return cudaSuccess;
 }
 
 // Memory. It is freed at once, so no work that uses it may be under way.

@@ -11,8 +11,10 @@
 //   SIM_FABRIC                   1: by fabric handles
 //   SIM_VMM                      0: no memory from the driver
 //   SIM_PINNED                   0: no host memory that existed before
+//   SIM_DISPLAY                  a device that drives a display: it ends long kernels
 //   SIM_DELAY_US                 how long a piece of work may be delayed before it begins, at
 //                                random
+//   SIM_DRIVER                   the driver's CUDA version, as CUDA writes it
 #pragma once
 
 #include <c10/core/Stream.h>
@@ -82,6 +84,7 @@ inline void set_up_devices() {
     TORCH_CHECK(queues >= 1 && queues <= 32, "CUDA_DEVICE_MAX_CONNECTIONS: 1 to 32");
     runtime.configure(links_of_environment(), queues);
     runtime.registers = number_of_environment("SIM_PINNED", 1) != 0;
+    runtime.displays = {number_of_environment("SIM_DISPLAY", -1)};
     shim::Ipc::get().supported = number_of_environment("SIM_IPC", 1) != 0;
     shim::Vmm::get().supported = number_of_environment("SIM_VMM", 1) != 0;
     shim::Vmm::get().descriptors = number_of_environment("SIM_DESCRIPTORS", 1) != 0;
