@@ -183,6 +183,10 @@ def check(
         elif place.simulated and not step.rehearsed:
             why = "simulated devices do not run it"
             outcomes[step.name] = {"state": "skipped", "reason": why, "seconds": 0.0}
+        elif isinstance(place.device, Device) and place.device.count < step.devices:
+            here = place.device.count
+            why = f"needs {step.devices} GPUs, and {here} {'is' if here == 1 else 'are'} here"
+            outcomes[step.name] = {"state": "skipped", "reason": why, "seconds": 0.0}
         elif reason := why_not_begun(step, place, outcomes, left, begun == 0):
             outcomes[step.name] = {"state": "not run", "reason": reason, "seconds": 0.0}
         else:

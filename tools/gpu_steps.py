@@ -21,13 +21,14 @@ import gpu_programs
 from gpu_device import Device
 
 ROOT = Path(__file__).resolve().parent.parent
-if str(ROOT) not in sys.path:
-    sys.path.append(str(ROOT))  # a step's judge asks the package, which is built in place
+for folder in (ROOT, ROOT / "benchmarks"):  # a step's judge asks the package, built in place
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
 # Tests that need CUDA, and those that simulated devices run elsewhere.
 MARKED = "gpu or accelerator"
 PYTEST = [sys.executable, "-m", "pytest", "-m", MARKED, "--durations=20", "-p", "no:cacheprovider"]
 PYTEST += ["-p", "no:randomly", "-p", "no:xdist"]
-_RANKS = 2  # of a check, where there is one GPU
+_MOST_RANKS = 8  # of a check and of measurements; two share a GPU where there is one
 _RIGHT = ("ok", "slow links")
 LARGE = 16 << 20  # bytes from which the memory sets the pace
 
@@ -49,6 +50,12 @@ class Place:
         if not self.simulated:
             return [sys.executable]
         return ["env", f"PYTHONPATH={ROOT / 'tests' / 'sim' / 'startup'}", sys.executable]
+
+    @property
+    def ranks(self) -> int:
+        """Ranks of a check and of measurements: one for each GPU, or two on one."""
+        count = self.device.count if isinstance(self.device, Device) else 0
+        return 2 if self.simulated else max(2, min(count, _MOST_RANKS))
 
     @property
     def kind(self) -> str:
@@ -87,6 +94,7 @@ class Step:
         needs: a step without which it cannot be green.
         leaves: patterns of files in the repository without which it has to run again.
         needs_device: whether it needs a device.
+        devices: how many it needs; with fewer it is skipped.
         output: the file in `Place.out` that takes the last command's standard output.
         rehearsed: whether simulated devices can run it.
     """
@@ -100,6 +108,7 @@ class Step:
     needs: str = ""
     leaves: tuple[str, ...] = ()
     needs_device: bool = True
+    devices: int = 1
     output: str = ""
     judges_failures: bool = False
     rehearsed: bool = False
@@ -205,31 +214,58 @@ def _script(
     return command, judge
 
 
-def _check(place: Place) -> list[list[str]]:
-    words = ["check", "--quiet", "--devices", str(_RANKS), "--timeout", "110"]
-    return [[*place.python, "-m", "fastcomm", *words, "--json", str(place.out / "check.json")]]
+def _visible(count: int) -> str:
+    """Return the setting that lets CUDA see so many devices, of those that it sees here."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    names = given.split(",") if given else [str(device) for device in range(count)]
+    return f"CUDA_VISIBLE_DEVICES={','.join(names[:count])}"
 
 
-def _judge_check(place: Place) -> Verdict:
+def _checked(
+    name: str, *words: str, first_of: int = 0, ranks: int = 0
+) -> tuple[Callable[[Place], list[list[str]]], Any]:
+    """Return the command and the judge of a step that runs ``fastcomm check``.
+
+    With ``first_of`` it sees so many GPUs, and all kernels are loaded when a process begins, so
+    that none is while a rank waits for another. Else each is at its first use, the default.
+    """
+
+    def command(place: Place) -> list[list[str]]:
+        first = ["env", "CUDA_MODULE_LOADING=EAGER", _visible(first_of)] if first_of else []
+        start = [*first, *place.python]
+        options = ["--quiet", "--devices", str(ranks or place.ranks), "--timeout", "110", *words]
+        to = ["--json", str(place.out / f"{name}.json")]
+        return [[*start, "-m", "fastcomm", "check", *options, *to]]
+
+    return command, lambda place: _judge_check(place.out / f"{name}.json")
+
+
+def _judge_check(path: Path) -> Verdict:
     """Read the verdict of every path; if there is one GPU, the ranks share it."""
-    from fastcomm.check import report
+    from fastcomm.check import machine, report
 
-    rows = json.loads((place.out / "check.json").read_text())["rows"]
+    found = json.loads(path.read_text())
+    rows = found["rows"]
     paths = report.paths_of(rows)
     verdicts = {name: report.verdict_of(of_path) for name, of_path in paths.items()}
-    lines = [f"{name}: {verdict}" for name, verdict in verdicts.items()]
+    lines = machine.lines(found["devices"]["machine"]) if "devices" in found else []
+    lines += [f"{name}: {verdict}" for name, verdict in verdicts.items()]
     lines += [
         f"{row['path']}, {row['check']}, {row['operation']}: {row['verdict']}, {row['why']}"
         for row in rows
         if row["verdict"] not in ("ok", "not run")
     ]
+    lines += [f"warning: {text}" for text in report.warnings(rows)]
+    if len(paths) == 1 and rows[0]["verdict"] == "not used":  # asked for alone
+        return Verdict("skipped", f"{rows[0]['path']}: {rows[0]['why']}", lines)
     good = [name for name in verdicts if name.startswith("devices") and verdicts[name] in _RIGHT]
     state = "red" if report.is_bad(rows) or not good else "green"
     return Verdict(state, f"{len(good)} ways between devices are right", lines)
 
 
 def _tune(place: Place) -> list[list[str]]:
-    words = ["tune", "--quiet", "--ranks", "--devices", str(_RANKS), "--dry-run", "--budget", "60"]
+    words = ["tune", "--quiet", "--ranks", "--devices", str(place.ranks)]
+    words += ["--dry-run", "--budget", "60"]
     return [[*place.python, "-m", "fastcomm", *words, "--json", str(place.out / "tune.json")]]
 
 
@@ -258,6 +294,7 @@ def _kernels(place: Place) -> list[list[str]]:
 _PROGRAM_TESTS = "tests/gpu/test_programs.py"
 _MEMORY = _tests("memory", "-k", "memory_is_used", _PROGRAM_TESTS)
 _PEER_TESTS = "tests/gpu/test_peers.py"
+_KILLED_TESTS = "tests/gpu/test_killed_ranks.py"
 _WAYS = ("handle", "descriptor")
 
 
@@ -284,17 +321,64 @@ _SOAKS = tuple(
     for way in _WAYS
 )
 _NOTICED = _peers("noticed", "growth that there is, is noticed", 60, "growth_is_noticed")
-_REST = _tests("tests", "-k", "not memory_is_used", "--ignore", _PEER_TESTS, "tests/gpu")
+_REST = _tests(
+    "tests",
+    "-k",
+    "not memory_is_used",
+    "--ignore",
+    _PEER_TESTS,
+    "--ignore",
+    _KILLED_TESTS,
+    "tests/gpu",
+)
 _PACKAGE = _tests("package", "tests/package")
 _FUSED = _script("fused-reduce-cuda", "benchmarks/fused_reduce_cuda.py", on=_device_of_one)
 _SINGLE = _script("single-process-cuda", "benchmarks/single_process.py", on=_device_of_one)
 _BENCH_OPS = "all_reduce,all_reduce_shared,reduce_scatter_tensor,all_gather_into_tensor"
 _BENCH = _script(
-    *("bench", "-m", "fastcomm", "bench", "--quiet", "--budget", "100", "--ranks", str(_RANKS)),
+    *("bench", "-m", "fastcomm", "bench", "--quiet", "--budget", "100"),
     *("--ops", f"{_BENCH_OPS},broadcast,all_to_all_single", "--sizes", "4K:64M:16"),
     *("--backends", "fastcomm,symm_mem_one_shot,symm_mem_two_shot,nccl"),
-    on=_device,
+    on=lambda place: [*_device(place), "--ranks", str(place.ranks)],
 )
+
+
+def _judge_bench(place: Place) -> Verdict:
+    """Show what was measured beside what benchmarks/expected.py predicts for such GPUs."""
+    import expected
+
+    verdict: Verdict = _BENCH[1](place)
+    records = [json.loads(line) for line in (place.out / "bench.jsonl").open()]
+    assert isinstance(place.device, Device)
+    rows = [row for row in records if row["type"] == "row"]
+    lines = expected.beside(rows, place.device.name, place.device.count)
+    return Verdict(verdict.state, verdict.reason, lines)
+
+
+_BETWEEN = "handle,descriptor,fabric,pinned"
+
+
+def _first(name: str, what: str, gpus: int, ranks: int, paths: str, expected: int) -> Step:
+    check = _checked(name, "--paths", paths, first_of=gpus, ranks=ranks)
+    return Step(
+        *(name, f"{what}, loaded eagerly", expected, 530, *check),
+        needs="build",
+        devices=gpus,
+        judges_failures=True,
+    )
+
+
+_FIRST = (
+    *(
+        _first(f"first-{way}", f"two ranks on one GPU, {way}", 1, 2, way, 60)
+        for way in ("handle", "descriptor", "pinned")
+    ),
+    *(
+        _first(f"first-{count}-gpus", f"{count} ranks on {count} GPUs", count, count, _BETWEEN, 200)
+        for count in (2, 4, 8)
+    ),
+)
+_KILLED = _tests("killed", _KILLED_TESTS)
 _BUILT = (f"fastcomm/_C.{sys.implementation.cache_tag}*.so", "fastcomm/_build_info.py")
 _MADE = tuple(f"build/gpu/{name}" for name in (*gpu_programs.TESTS, gpu_programs.BENCHMARK))
 
@@ -308,6 +392,12 @@ STEPS = (
         *("programs", "compile the C++ programs, unless build/gpu has them", 120, 530, _programs),
         leaves=_MADE,
         needs_device=False,
+    ),
+    *_FIRST,
+    Step(
+        *("killed", "a rank killed while others load kernels lazily", 40, 200, *_KILLED),
+        needs="build",
+        rehearsed=True,
     ),
     Step(
         *("tests", "tests/gpu, without the sanitizer", 180, 530, *_REST),
@@ -328,13 +418,13 @@ STEPS = (
         output="cuda-kernels.jsonl",
     ),
     Step(
-        *("check", "every way between two processes", 200, 530, _check, _judge_check),
+        *("check", "every way between processes", 200, 530, *_checked("check")),
         needs="build",
         judges_failures=True,
         rehearsed=True,
     ),
     Step(
-        *("bench", "collectives between processes, in Python", 150, 530, *_BENCH),
+        *("bench", "collectives between processes, in Python", 150, 530, _BENCH[0], _judge_bench),
         needs="build",
         rehearsed=True,
     ),

@@ -192,6 +192,86 @@ def test_gloo_is_told_an_interface(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert "GLOO_SOCKET_IFNAME" not in gpu_steps.environment(Place(tmp_path, GPU))
 
 
+def _step(name: str) -> Step:
+    (step,) = gpu_check.chosen_steps(name)
+    return step
+
+
+def _words(name: str, place: Place) -> str:
+    (command,) = _step(name).commands(place)
+    return " ".join(command)
+
+
+def test_first_of_all_ranks_share_one_gpu_then_each_has_its_own() -> None:
+    names = [step.name for step in gpu_steps.STEPS]
+    first = ["first-handle", "first-descriptor", "first-pinned"]
+    first += ["first-2-gpus", "first-4-gpus", "first-8-gpus"]
+    assert names[:9] == ["build", "programs", *first, "killed"]
+    assert [_step(name).devices for name in first] == [1, 1, 1, 2, 4, 8]
+    assert all(_step(name).needs == "build" for name in [*first, "killed"])
+
+
+def test_the_first_steps_load_eagerly_and_see_so_many_gpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    place = Place(tmp_path, GPU)
+    for way in ("handle", "descriptor", "pinned"):
+        words = _words(f"first-{way}", place)
+        assert words.startswith("env CUDA_MODULE_LOADING=EAGER CUDA_VISIBLE_DEVICES=0 ")
+        assert f" check --quiet --devices 2 --timeout 110 --paths {way} --json " in words
+    words = _words("first-4-gpus", place)
+    assert "CUDA_VISIBLE_DEVICES=0,1,2,3 " in words and " --devices 4 " in words
+    assert "--paths handle,descriptor,fabric,pinned " in words
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "6,4,2")
+    assert "CUDA_VISIBLE_DEVICES=6 " in _words("first-handle", place)
+    assert "CUDA_VISIBLE_DEVICES=6,4 " in _words("first-2-gpus", place)
+    later = [step for step in gpu_steps.STEPS if not step.name.startswith("first-")]
+    assert not any("EAGER" in word for step in later for w in step.commands(place) for word in w)
+
+
+def test_measurements_have_a_rank_for_each_gpu(tmp_path: Path) -> None:
+    for count, ranks in ((1, 2), (2, 2), (4, 4), (16, 8)):
+        place = Place(tmp_path, Device("NVIDIA H200", "9.0", count, "13.0"))
+        assert place.ranks == ranks
+        assert f" --devices {ranks} " in _words("check", place) + _words("tune", place)
+        assert f" --ranks {ranks} " in _words("bench", place)
+    assert Place(tmp_path, gpu_check.SIMULATED, simulated=True).ranks == 2
+
+
+def test_a_step_that_needs_more_gpus_is_skipped(check: Check) -> None:
+    outcomes = check(_shell("two", "false", devices=2), _shell("one", "true"))
+    assert outcomes["two"]["state"] == "skipped" and outcomes["one"]["state"] == "green"
+    assert outcomes["two"]["reason"] == "needs 2 GPUs, and 1 is here"
+    assert _states(check(_shell("two", "true", devices=2), device="no CUDA driver")) == ["not run"]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "words"),
+    [
+        (2, ["all_reduce of 1 MiB, 2 ranks: 40.0 us, predicted ", "of it; 8 x H100, NVSwitch)"]),
+        (1, ["nothing is predicted for 1 x NVIDIA H100 80GB HBM3 that ranks share"]),
+    ],
+)
+def test_what_was_measured_stands_beside_what_was_predicted(
+    gpus: int, words: list[str], tmp_path: Path
+) -> None:
+    row = {"type": "row", "op": "all_reduce", "bytes": 1 << 20, "ranks": 2, "median_us": 40.0}
+    rows = [{"type": "environment"}, {**row, "backend": "fastcomm"}, {**row, "backend": "nccl"}]
+    (tmp_path / "bench.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows))
+    place = Place(tmp_path, Device("NVIDIA H100 80GB HBM3", "9.0", gpus, "13.0"))
+    found = _step("bench").judge(place)
+    assert (found.state, found.reason, len(found.lines)) == ("green", "2 rows", 1)
+    assert all(word in found.lines[0] for word in words), found
+
+
+def test_a_way_that_is_asked_for_alone_and_is_not_there_is_skipped(tmp_path: Path) -> None:
+    row = {"path": "devices, handle", "check": "way", "operation": "", "verdict": "not used"}
+    (tmp_path / "first-handle.json").write_text(json.dumps({"rows": [{**row, "why": "no IPC"}]}))
+    found = _step("first-handle").judge(Place(tmp_path, GPU))
+    assert (found.state, found.reason) == ("skipped", "devices, handle: no IPC")
+
+
 def _junit(tmp_path: Path, *cases: str) -> Verdict:
     path = tmp_path / "junit.xml"
     text = "".join(f'<testcase classname="tests.gpu" name="t">{case}</testcase>' for case in cases)
@@ -321,7 +401,7 @@ def test_a_rehearsal_asks_for_simulated_devices_and_skips_what_they_cannot_run(
 ) -> None:
     place = Place(tmp_path, gpu_check.SIMULATED, simulated=True)
     rehearsed = [step for step in gpu_steps.STEPS if step.rehearsed]
-    names = ["tests", "package", "check", "bench", "tune", "fused", "primitives"]
+    names = ["killed", "tests", "package", "check", "bench", "tune", "fused", "primitives"]
     assert [step.name for step in rehearsed] == names
     for step in rehearsed:
         for command in step.commands(place):

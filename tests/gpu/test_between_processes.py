@@ -15,8 +15,7 @@ import torch.distributed as dist
 from support import places
 from support.direct import (
     check_bits,
-    is_direct,
-    never_by_the_host,
+    joined_on,
     note_bucket,
     plain,
     shared,
@@ -37,24 +36,8 @@ pytestmark = pytest.mark.accelerator
 SMALL = {"FASTCOMM_WINDOW_BYTES": "65536", "FASTCOMM_ONE_SHOT_BYTES": "1024"}
 
 
-def _joined(world: World, kind: str) -> torch.device:
-    """Join, and agree on what serves the devices; from then on nothing goes through the host."""
-    places.join(kind)
-    module = torch.get_device_module(kind)
-    device = torch.device(kind, world.rank % module.device_count())
-    module.set_device(device)
-    world.init("fastcomm" if kind == "cuda" else f"cpu:fastcomm,{kind}:fastcomm")
-    if kind != "cuda":  # since "fastcomm" alone is for "cpu" and "cuda"
-        dist.group.WORLD._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
-    data = torch.ones(1, device=device)
-    dist.all_reduce(data)
-    assert is_direct(data), fastcomm.explain("all_reduce", data).reason
-    never_by_the_host()
-    return device
-
-
 def _bits(world: World, kind: str) -> None:
-    device = _joined(world, kind)
+    device = joined_on(world, kind)
     for dtype in (torch.float32, torch.bfloat16):
         for count in (6, 2049, 20_000):
             for place in (plain, shared):
@@ -79,7 +62,7 @@ def _place(model: nn.Module) -> torch.device:
 
 def _ddp(world: World, kind: str) -> list[torch.Tensor]:
     """Train stock DDP, whose buckets lie where all have mapped them."""
-    device = _joined(world, kind)
+    device = joined_on(world, kind)
     nets = [small_net(), small_net().to(device)]
     for net in nets:
         ddp = DistributedDataParallel(net, bucket_cap_mb=0.004, gradient_as_bucket_view=True)
@@ -100,7 +83,7 @@ MODES: list[dict[str, Any]] = [
 
 def _fused(world: World, kind: str) -> list[torch.Tensor]:
     """Train fastcomm's DDP, through torch's reducer, whose hook gets a future of a device."""
-    device = _joined(world, kind)
+    device = joined_on(world, kind)
     found = []
     for mode in MODES:
         nets, norms = [small_net(), small_net().to(device)], []
@@ -149,7 +132,7 @@ def _fsdp(world: World, kind: str) -> list[torch.Tensor]:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FSDPModule, fully_shard
 
-    device = _joined(world, kind)
+    device = joined_on(world, kind)
     seen, found = _spied(kind), []
     for allocates in (False, True):
         nets = [small_net(), small_net().to(device)]
@@ -168,7 +151,7 @@ def _fsdp(world: World, kind: str) -> list[torch.Tensor]:
 
 def _sharded(world: World, kind: str) -> list[torch.Tensor]:
     """Train with an optimizer whose state is divided, and 16 bits between the ranks."""
-    device = _joined(world, kind)
+    device = joined_on(world, kind)
     broadcast, found = dist.broadcast, []
     narrow = {"comm_dtype": torch.bfloat16, "max_norm": 0.05, "skip_nonfinite": True}
     for options in ({}, narrow):
@@ -207,7 +190,7 @@ def test_trained_weights_are_the_cpus_and_equal_on_all_ranks(trained: Any, size:
 
 def _graph(world: World, kind: str) -> None:
     """Capture sums, in place and not, and a fused reduction; replay them among other calls."""
-    device = _joined(world, kind)
+    device = joined_on(world, kind)
     static = fastcomm.empty(3000, device=device)
     goes = fastcomm.empty(3000, device=device)
     twice, *grads = (torch.zeros(many, device=device) for many in (30_000, 900, 5))

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from support import places
 from support.caught import catch
 from support.patience import OPERATION
 from support.ranks import World
@@ -41,6 +42,22 @@ def joined(world: World) -> torch.device:
     """Join, and agree on what serves the devices; return this rank's."""
     device = init(world)
     dist.all_reduce(torch.ones(1, device=device))
+    return device
+
+
+def joined_on(world: World, kind: str) -> torch.device:
+    """Join, and agree on what serves the devices; from then on nothing goes through the host."""
+    places.join(kind)
+    module = torch.get_device_module(kind)
+    device = torch.device(kind, world.rank % module.device_count())
+    module.set_device(device)
+    world.init("fastcomm" if kind == "cuda" else f"cpu:fastcomm,{kind}:fastcomm")
+    if kind != "cuda":  # since "fastcomm" alone is for "cpu" and "cuda"
+        dist.group.WORLD._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
+    data = torch.ones(1, device=device)
+    dist.all_reduce(data)
+    assert is_direct(data), fastcomm.explain("all_reduce", data).reason
+    never_by_the_host()
     return device
 
 
