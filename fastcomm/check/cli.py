@@ -38,7 +38,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--paths",
         type=_paths,
         metavar="PATH,...",
-        help=f"these alone, of {', '.join(PATHS)} (all)",
+        help=f"these alone, of {', '.join(PATHS)} (all); groups then do not avoid what is found",
     )
     parser.add_argument("--budget", type=seconds, default=2.0, help="seconds of timing a path (2)")
     parser.add_argument("--timeout", type=seconds, default=120.0, help="seconds for a path (120)")
@@ -106,7 +106,8 @@ def _check(options: argparse.Namespace, command: list[str]) -> int:
     for line in [*machine.warnings(devices["machine"]), *report.warnings(rows)]:
         print(f"warning: {line}")
     all_devices = wanted.devices is None and devices["count"] >= len(_machine.gpus())
-    _record(report.settings(rows), report.decided(rows, all_devices))
+    if options.paths is None:  # else what was not tried may be the way around
+        _record(report.settings(rows), report.decided(rows, all_devices))
     if options.plot:
         try:
             write_plot(rows, options.plot)

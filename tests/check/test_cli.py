@@ -12,6 +12,7 @@ import torch
 from fastcomm import _native
 from fastcomm.__main__ import main
 from fastcomm._machine import verdicts as _verdicts
+from fastcomm.check import cli
 
 
 def test_a_machine_without_devices(
@@ -50,6 +51,18 @@ def test_one_path_alone(
     assert "no path 'handles'; there are one process, memfd, posix, handle, descriptor" in (
         capsys.readouterr().err
     )
+
+
+def test_a_part_of_a_check_decides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was not tried may be the way around what is wrong."""
+    row = {"path": "devices, handle", "check": "staged", "operation": "reduce", "bytes": 4}
+    rows = [{**row, "ranks": 2, "verdict": "wrong", "why": "rank 1: 1 wrong elements"}]
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(cli, "_checked", lambda *_: rows)
+    assert main(["check", "--quiet", "--paths", "handle"]) == 1
+    assert _verdicts.read() == {}
+    assert main(["check", "--quiet"]) == 1
+    assert _verdicts.read() == {"FASTCOMM_ROUTE": "nccl"}
 
 
 @pytest.mark.parametrize("command", ["check", "tune"])
