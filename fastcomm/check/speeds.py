@@ -24,6 +24,7 @@ from fastcomm.check.results import devices_of_one
 
 CHECK = "speed"
 _PAIR_CALLS = 7
+_BALANCE_CALLS = 3
 
 
 def _beside(checker: Checker) -> list[Contender]:
@@ -152,14 +153,15 @@ def pairs(checker: Checker) -> None:
 def balance(checker: Checker) -> None:
     """Time all_gather beside all_reduce for 2, 4, 8, ... of the ranks; call on all ranks.
 
-    Both move as many bytes over every link, so a gap shows links that are used one after the other.
+    Over each link all_reduce moves twice as many bytes. Where all_gather takes longer than half of
+    its time by much, links are used one after the other.
     """
     if checker.shares:
         return  # ranks take turns on a device: no link is measured
     ranks = checker.rank.size
     for of in sorted({ranks} | {2**power for power in range(1, ranks.bit_length())}):
         group = checker.make_group(list(range(of)))
-        numel = checker.sizes.pair // 4 // of * of
+        numel = checker.sizes.pair // 8 // of * of  # of 4 bytes: half as many as between two
         took_us = [0.0, 0.0]
 
         def body(of: int = of, group: Any = group, took_us: list[float] = took_us) -> int:
@@ -178,7 +180,7 @@ def balance(checker: Checker) -> None:
                     checker.synchronize()
 
                 to_the_end()
-                took_us[turn] = statistics.median(time_batch(to_the_end, _PAIR_CALLS)) / 1e3
+                took_us[turn] = statistics.median(time_batch(to_the_end, _BALANCE_CALLS)) / 1e3
             return sum(int((whole.cpu().view(of, -1)[each] != each).sum()) for each in range(of))
 
         row = checker.check("balance", "all_gather_into_tensor", numel * 4, body)
