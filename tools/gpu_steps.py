@@ -49,7 +49,9 @@ class Place:
         """The words that start Python so that the device is there."""
         if not self.simulated:
             return [sys.executable]
-        return ["env", f"PYTHONPATH={ROOT / 'tests' / 'sim' / 'startup'}", sys.executable]
+        # Python imports the package as it starts, before the folder it runs in is on its path.
+        folders = f"{ROOT / 'tests' / 'sim' / 'startup'}:{ROOT}"
+        return ["env", f"PYTHONPATH={folders}", sys.executable]
 
     @property
     def ranks(self) -> int:
