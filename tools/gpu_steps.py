@@ -250,14 +250,15 @@ def _judge_check(path: Path) -> Verdict:
     rows = found["rows"]
     paths = report.paths_of(rows)
     verdicts = {name: report.verdict_of(of_path) for name, of_path in paths.items()}
-    lines = machine.lines(found["devices"]["machine"]) if "devices" in found else []
+    facts = found["devices"]["machine"]
+    lines = machine.lines(facts)
     lines += [f"{name}: {verdict}" for name, verdict in verdicts.items()]
     lines += [
         f"{row['path']}, {row['check']}, {row['operation']}: {row['verdict']}, {row['why']}"
         for row in rows
         if row["verdict"] not in ("ok", "not run")
     ]
-    lines += [f"warning: {text}" for text in report.warnings(rows)]
+    lines += [f"warning: {text}" for text in [*machine.warnings(facts), *report.warnings(rows)]]
     if len(paths) == 1 and rows[0]["verdict"] == "not used":  # asked for alone
         return Verdict("skipped", f"{rows[0]['path']}: {rows[0]['why']}", lines)
     good = [name for name in verdicts if name.startswith("devices") and verdicts[name] in _RIGHT]

@@ -192,6 +192,13 @@ def test_gloo_is_told_an_interface(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert "GLOO_SOCKET_IFNAME" not in gpu_steps.environment(Place(tmp_path, GPU))
 
 
+def _write_check(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Write what a check leaves of a machine without GPUs, whose driver is old."""
+    machine = {"reason": "", "driver": 12000, "runtime": 12010, "driver_version": "525.85"}
+    found = {"devices": {"machine": {**machine, "gpus": [], "pairs": []}}, "rows": rows}
+    path.write_text(json.dumps(found))
+
+
 def _step(name: str) -> Step:
     (step,) = gpu_check.chosen_steps(name)
     return step
@@ -267,9 +274,13 @@ def test_what_was_measured_stands_beside_what_was_predicted(
 
 def test_a_way_that_is_asked_for_alone_and_is_not_there_is_skipped(tmp_path: Path) -> None:
     row = {"path": "devices, handle", "check": "way", "operation": "", "verdict": "not used"}
-    (tmp_path / "first-handle.json").write_text(json.dumps({"rows": [{**row, "why": "no IPC"}]}))
+    _write_check(tmp_path / "first-handle.json", [{**row, "why": "no IPC"}])
     found = _step("first-handle").judge(Place(tmp_path, GPU))
     assert (found.state, found.reason) == ("skipped", "devices, handle: no IPC")
+    assert found.lines[0] == "driver 525.85, for CUDA 12.0; CUDA runtime 12.1"
+    assert found.lines[-1].startswith(
+        "warning: the driver is for CUDA 12.0, and fastcomm's kernels"
+    )
 
 
 def _junit(tmp_path: Path, *cases: str) -> Verdict:
@@ -364,7 +375,7 @@ def test_a_check_needs_a_way_between_devices(
         {"path": path, "check": "short", "operation": "reduce", "verdict": verdict, "why": "so"}
         for path, verdict in verdicts.items()
     ]
-    (tmp_path / "check.json").write_text(json.dumps({"rows": rows}))
+    _write_check(tmp_path / "check.json", rows)
     (step,) = [step for step in gpu_steps.STEPS if step.name == "check"]
     found = step.judge(Place(tmp_path, GPU))
     assert found.state == state and "memfd: " + verdicts["memfd"] in found.lines, found
@@ -386,7 +397,7 @@ print(gpu_check.run_step(ends, place, 30)["reason"])
 def test_a_check_that_found_something_is_judged_in_the_program_itself(tmp_path: Path) -> None:
     """The program is a script: its own folder is on Python's path, but not the package."""
     row = {"path": "devices, handle", "check": "short", "operation": "reduce", "verdict": "wrong"}
-    (tmp_path / "check.json").write_text(json.dumps({"rows": [{**row, "why": "rank 1: 3 wrong"}]}))
+    _write_check(tmp_path / "check.json", [{**row, "why": "rank 1: 3 wrong"}])
     command = [sys.executable, "-c", _JUDGED, str(tmp_path)]
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(gpu_steps.ROOT / "tools")}
     ended = subprocess.run(
