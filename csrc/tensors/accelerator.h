@@ -15,6 +15,7 @@
 
 #if defined(FC_WITH_CUDA) || defined(FC_SHIM)
 #define FC_DEVICES 1
+#include <ATen/ops/record_stream_ops.h>
 #include <c10/core/Stream.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -60,8 +61,11 @@ inline cudaStream_t native_stream(const c10::Stream& stream) {
 /// that it was given before the memory is freed.
 inline void record_use(const at::Tensor& tensor, const c10::Stream& stream) {
   if (FC_LEFT_OUT(Control::kForgetUse)) return;
-  c10::impl::VirtualGuardImpl(kAccelerator)
-      .recordDataPtrOnStream(tensor.storage().data_ptr(), stream);
+  // Through the dispatcher, for memory of groups' pools (c10d/engines/cuda/record_stream.cpp).
+  constexpr c10::DispatchKeySet kBelowPython(
+      {c10::DispatchKey::BackendSelect, c10::DispatchKey::FC_ACCELERATOR_KEY});
+  at::Tensor used = tensor;
+  at::_ops::record_stream::redispatch(kBelowPython, used, stream);
 }
 
 // Each has one implementation per accelerator.

@@ -47,9 +47,10 @@ def empty(
     after the group's first collective on such tensors: where the group has no room left, the ranks
     wait for each other, at most 5 seconds, and for the work given to their devices, and make some.
     Such memory stays with the group (``FASTCOMM_POOL_MB`` limits it). The tensor belongs to the
-    current stream, as others do; ``record_stream`` does nothing for it, so after use on another
-    stream let its own stream wait for that one before the tensor is freed. It may outlive its
-    group.
+    current stream, as others do. After use on another one call ``record_stream``: where the next
+    tensor is made in that memory, its own stream first waits for the other's work up to the time
+    when this one was freed. What autograd and futures record by themselves, torch keeps from this
+    memory: there let its own stream wait. The tensor may outlive its group.
 
     Args:
         size: the shape, as integers or as one sequence of them.

@@ -227,3 +227,28 @@ def _graph(world: World, kind: str) -> None:
 
 def test_graphs_are_replayed_between_eager_calls() -> None:
     run_ranks(2, _graph, places.kind(), environment=SMALL)
+
+
+def _recorded(world: World, kind: str) -> list[float]:
+    """Free a tensor that a recorded stream still reads, and write its memory."""
+    device = _joined(world, kind)
+    module = torch.get_device_module(kind)
+    fastcomm.empty(3000, device=device)  # makes room
+    tensor = fastcomm.empty(3000, device=device).fill_(1.0)
+    place = tensor.data_ptr()
+    side = module.Stream(device)
+    side.wait_stream(module.current_stream(device))
+    places.keep_busy(side, 200)
+    with module.stream(side):
+        tripled = tensor * 3
+    tensor.record_stream(side)
+    del tensor
+    again = fastcomm.empty(3000, device=device).fill_(2.0)
+    assert again.data_ptr() == place
+    module.synchronize()
+    values: list[float] = torch.cat([tripled, again]).unique().tolist()
+    return values
+
+
+def test_memory_that_a_recorded_stream_reads_is_not_overwritten() -> None:
+    assert run_ranks(2, _recorded, places.kind()) == [[2.0, 3.0]] * 2

@@ -14,32 +14,45 @@ namespace {
 constexpr uint64_t kLeastSegment = uint64_t{16} << 20;  // Trial::kMostBytes, at least
 constexpr uint64_t kSegmentStep = uint64_t{2} << 20;
 
-/// Address ranges of the tensors of all pools.
+/// Address ranges of the tensors of all pools, and the users of each.
 class AddressRanges {
  public:
   static AddressRanges& get() {
     static auto& all = *new AddressRanges;
     return all;
   }
-  void add(const void* memory, uint64_t bytes) {
+  void add(const void* memory, uint64_t bytes, StreamUsers* users) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    ends_[begin_of(memory)] = begin_of(memory) + bytes;
+    ranges_[begin_of(memory)] = {begin_of(memory) + bytes, users};
+    // Relaxed: whoever asks about a tensor was handed it after this store, and so reads this count
+    // or a later one, none of which is 0 while the tensor is there.
+    count_.store(ranges_.size(), std::memory_order_relaxed);
   }
   void remove(const void* memory) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    ends_.erase(begin_of(memory));
+    ranges_.erase(begin_of(memory));
+    count_.store(ranges_.size(), std::memory_order_relaxed);
   }
-  bool has(const void* memory, uint64_t bytes) {
+  /// Users of the tensor in which a piece lies; valid as long as the tensor. nullptr: in none.
+  StreamUsers* users_of(const void* memory, uint64_t bytes) {
+    if (count_.load(std::memory_order_relaxed) == 0) return nullptr;
     const std::lock_guard<std::mutex> lock(mutex_);
-    const auto next = ends_.upper_bound(begin_of(memory));
-    return next != ends_.begin() && begin_of(memory) + bytes <= std::prev(next)->second;
+    const auto next = ranges_.upper_bound(begin_of(memory));
+    if (next == ranges_.begin()) return nullptr;
+    const Range& range = std::prev(next)->second;
+    return begin_of(memory) + bytes <= range.end ? range.users : nullptr;
   }
 
  private:
+  struct Range {
+    uintptr_t end;
+    StreamUsers* users;
+  };
   static uintptr_t begin_of(const void* memory) { return reinterpret_cast<uintptr_t>(memory); }
 
   std::mutex mutex_;
-  std::map<uintptr_t, uintptr_t> ends_;
+  std::map<uintptr_t, Range> ranges_;
+  std::atomic<size_t> count_{0};  // of ranges_
 };
 
 }  // namespace
@@ -47,10 +60,10 @@ class AddressRanges {
 /// The memory of a tensor.
 class GroupPool::Piece {
  public:
-  Piece(std::shared_ptr<GroupPool> pool, const PoolBlocks::Block& block, int64_t stream,
+  Piece(std::shared_ptr<GroupPool> pool, const PoolBlocks::Block& block, const c10::Stream& stream,
         char* memory)
-      : pool_(std::move(pool)), block_(block), stream_(stream), memory_(memory) {
-    AddressRanges::get().add(memory_, block_.bytes);
+      : pool_(std::move(pool)), block_(block), memory_(memory), users_(stream) {
+    AddressRanges::get().add(memory_, block_.bytes, &users_);
   }
   Piece(const Piece&) = delete;
   Piece& operator=(const Piece&) = delete;
@@ -60,14 +73,14 @@ class GroupPool::Piece {
       return;
     }
     AddressRanges::get().remove(memory_);
-    pool_->give(block_, stream_);
+    pool_->give({block_, users_.owner.id(), users_.take()});
   }
 
  private:
   std::shared_ptr<GroupPool> pool_;
   const PoolBlocks::Block block_;
-  const int64_t stream_;
   char* const memory_;
+  StreamUsers users_;
 };
 
 GroupPool::GroupPool(DeviceWay way, int device, int rank, int size, uint64_t most_bytes)
@@ -76,6 +89,7 @@ GroupPool::GroupPool(DeviceWay way, int device, int rank, int size, uint64_t mos
       most_bytes_(most_bytes),
       peers_(device, rank, size),
       out_(std::make_shared<std::atomic<int>>(0)),
+      late_(std::make_shared<LateUses>()),
       ends_(std::make_shared<StreamEnds>(device)) {}
 
 uint64_t GroupPool::segment_bytes(uint64_t bytes) {
@@ -92,12 +106,14 @@ uint64_t GroupPool::bytes_of(at::IntArrayRef sizes, at::ScalarType dtype) {
 }
 
 at::Tensor GroupPool::empty(at::IntArrayRef sizes, at::ScalarType dtype) {
-  const int64_t stream = current_stream(device_).id();
+  const c10::Stream stream = current_stream(device_);
   std::unique_lock<std::mutex> lock(mutex_);
   if (retired_) return {};
-  const auto block = blocks_.take(bytes_of(sizes, dtype), stream);
+  give_settled();
+  const auto block = blocks_.take(bytes_of(sizes, dtype), stream.id());
   if (!block) return {};
-  streams_.insert(stream);
+  late_->wait(*block, stream);
+  streams_.insert(stream.id());
   char* const memory = begins_[block->segment] + block->offset;
   out_->fetch_add(1);  // under the lock: a retirement of the pool meanwhile keeps its memory
   lock.unlock();
@@ -111,16 +127,19 @@ at::Tensor GroupPool::empty(at::IntArrayRef sizes, at::ScalarType dtype) {
       .make_tensor();
 }
 
-void GroupPool::give(const PoolBlocks::Block& block, int64_t stream) {
+void GroupPool::give(LateUses::Piece piece) {
+  const int64_t owner = piece.owner;
   std::unique_lock<std::mutex> lock(mutex_);
-  if (!retired_) {
-    out_->fetch_sub(1);
-    return blocks_.give(block, stream);
-  }
+  late_->add(std::move(piece));
+  if (retired_) ends_->add(stream_of(owner));
+  out_->fetch_sub(1);  // last: a retired pool looks at those once no piece is out
+  if (!retired_) return give_settled();
   lock.unlock();
-  ends_->add(stream_of(stream));
-  out_->fetch_sub(1);  // last: a sweep that finds no pieces finds their streams' ends
   sweep_retired_windows();
+}
+
+void GroupPool::give_settled() {
+  for (const LateUses::Piece& piece : late_->settled()) blocks_.give(piece.block, piece.owner);
 }
 
 void GroupPool::grow(OutOfBand& out_of_band, uint64_t bytes,
@@ -141,13 +160,19 @@ void GroupPool::retire(const std::function<bool()>& others_are_gone) {
     retired_ = true;
     for (const int64_t id : streams_) ends_->add(stream_of(id));
   }
-  peers_.retire([out = out_, ends = ends_, others_are_gone] {
-    return out->load() == 0 && others_are_gone() && ends->passed();
+  peers_.retire([out = out_, late = late_, ends = ends_, others_are_gone] {
+    return out->load() == 0 && others_are_gone() && late->over() && ends->passed();
   });
 }
 
 bool is_in_a_pool(const void* memory, uint64_t bytes) {
-  return AddressRanges::get().has(memory, bytes);
+  return AddressRanges::get().users_of(memory, bytes) != nullptr;
+}
+
+bool record_in_a_pool(const void* memory, const c10::Stream& stream) {
+  StreamUsers* const users = AddressRanges::get().users_of(memory, 1);
+  if (users != nullptr && !FC_LEFT_OUT(Control::kForgetUse)) users->add(stream);
+  return users != nullptr;
 }
 
 }  // namespace fastcomm

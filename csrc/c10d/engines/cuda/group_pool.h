@@ -2,9 +2,10 @@
 // (transport/ipc/peer_pool.h), which its operations use in place.
 //
 // Streams. As in torch's allocators, a tensor belongs to the stream that is current when it is
-// made. A user on another stream makes the first one wait for it, before the next tensor is made in
-// that memory, which no other stream gets (transport/ipc/pool_blocks.h). So the memory of a tensor
-// depends on no clock, and ranks that make the same tensors have the same layout.
+// made. A user on another stream makes the first one wait for it, or calls record_stream: then it
+// waits before the next tensor is made in that memory (late_uses.h), which no other stream gets
+// (transport/ipc/pool_blocks.h). So the memory of a tensor depends on no clock, and ranks that make
+// the same tensors have the same layout.
 //
 // Captures. A stream that is captured makes no tensor there (CudaGroup::empty), since a replay
 // would use its memory when that belongs to another tensor.
@@ -22,6 +23,7 @@
 #include <string>
 #include <vector>
 
+#include "c10d/engines/cuda/late_uses.h"
 #include "core/clock.h"
 #include "tensors/stream_ends.h"
 #include "transport/ipc/device_ways.h"
@@ -69,7 +71,8 @@ class GroupPool : public std::enable_shared_from_this<GroupPool> {
  private:
   class Piece;
   static uint64_t segment_bytes(uint64_t bytes);
-  void give(const PoolBlocks::Block& block, int64_t stream);
+  void give(LateUses::Piece piece);
+  void give_settled();
   c10::Stream stream_of(int64_t id) const {
     return c10::Stream(c10::Stream::UNSAFE, accelerator_device(device_), id);
   }
@@ -80,6 +83,7 @@ class GroupPool : public std::enable_shared_from_this<GroupPool> {
   uint64_t total_ = 0;  // with peers_
   PeerPool peers_;
   const std::shared_ptr<std::atomic<int>> out_;  // existing pieces
+  const std::shared_ptr<LateUses> late_;         // of pieces that are gone
 
   const std::shared_ptr<StreamEnds> ends_;  // of the streams of tensors, once retired
 
@@ -92,6 +96,10 @@ class GroupPool : public std::enable_shared_from_this<GroupPool> {
 
 /// True if a piece of a device's memory lies all within one such tensor. Thread-safe.
 bool is_in_a_pool(const void* memory, uint64_t bytes);
+/// Notes that a stream uses the memory of the tensor in which an address lies: that memory is not
+/// used again before the stream has done all that it was given until the tensor is gone. False if
+/// the address lies in no such tensor. Thread-safe.
+bool record_in_a_pool(const void* memory, const c10::Stream& stream);
 
 }  // namespace fastcomm
 #endif
