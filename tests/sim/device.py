@@ -90,7 +90,7 @@ def empty_cache() -> None:
 
 
 def Stream(device: Place = None, priority: int = 0) -> torch.Stream:
-    return torch.Stream(torch.device("sim", _index(device)))
+    return torch.Stream(torch.device("sim", _index(device)), priority=priority)
 
 
 def Event(*_: Any, **__: Any) -> torch.Event:

@@ -54,10 +54,12 @@ GroupWork::FuturePtr WorkOfMany::getFuture() {
   }
   auto done = make_future(devices);
   collectAll(futures)->addCallback([done, futures, devices](c10::ivalue::Future&) {
-    // On devices a future is complete before its value is there: these streams wait for all.
+    // On devices a future is complete before its value is there: these streams wait for all. Of
+    // high priority, as operations are.
     std::vector<c10::Stream> streams;
     for (const c10::Device device : devices) {
-      streams.push_back(c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device));
+      streams.push_back(c10::impl::VirtualGuardImpl(device.type())
+                            .getStreamFromGlobalPool(device, /*isHighPriority=*/true));
     }
     const c10::MultiStreamGuard in_their_order(streams);
     std::vector<at::Tensor> all;

@@ -40,12 +40,14 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::Stream getDefaultStream(c10::Device device) const override {
     return stream_of(index_of(device.index()), 0);
   }
-  c10::Stream getNewStream(c10::Device device, int = 0) const override {
-    static std::atomic<int> made{0};
-    return stream_of(index_of(device.index()), 1 + made++ % kStreamsOfPool);
+  c10::Stream getNewStream(c10::Device device, int priority = 0) const override {
+    static std::array<std::atomic<int>, 2> made = {};
+    const bool high = priority < 0;
+    return stream_of(index_of(device.index()),
+                     (high ? kFirstOfHighPriority : 1) + made[high]++ % kStreamsOfPool);
   }
-  c10::Stream getStreamFromGlobalPool(c10::Device device, bool = false) const override {
-    return getNewStream(device);
+  c10::Stream getStreamFromGlobalPool(c10::Device device, bool high = false) const override {
+    return getNewStream(device, high ? -1 : 0);
   }
   c10::Stream exchangeStream(c10::Stream stream) const override {
     const auto before = getStream(stream.device());

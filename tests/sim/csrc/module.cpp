@@ -126,6 +126,7 @@ PYBIND11_MODULE(_sim, module) {
   module.def(
       "do_nothing", [](bool nothing) { sim::shim::Runtime::get().empty = nothing; },
       py::arg("nothing") = true);
+  module.def("streams_used", &sim::streams_used, py::arg("device"));
   module.def("hazards", [] { return sim::shim::Order::get().take_hazards(); });
   module.def("operators",
              [] { return std::make_pair(sim::counts().late.load(), sim::counts().waited.load()); });

@@ -41,7 +41,10 @@ namespace shim = fastcomm::shim;
 
 constexpr auto kSim = c10::DeviceType::PrivateUse1;
 constexpr int kDevices = 8;
-constexpr int kStreamsOfPool = 32;  // as torch has for CUDA
+constexpr int kStreamsOfPool = 32;  // of each priority, as torch has for CUDA
+constexpr int kStreams = 2 * kStreamsOfPool;
+/// Streams of the pool have high priority from here on.
+constexpr int kFirstOfHighPriority = kStreamsOfPool + 1;
 
 inline int number_of_environment(const char* name, int otherwise) {
   const char* value = std::getenv(name);
@@ -110,15 +113,31 @@ inline void must(cudaError_t result, const char* what) {
   TORCH_CHECK(result == cudaSuccess, "CUDA error: ", cudaGetErrorString(result), " (", what, ")");
 }
 
+inline std::mutex pool_mutex;  // guards the next
+inline std::array<std::array<cudaStream_t, kStreams + 1>, kDevices> pool = {};
+
 /// The shim's stream; 0 is a device's default stream, as in CUDA.
 inline cudaStream_t native(const c10::Stream& stream) {
-  static std::mutex mutex;
-  static std::array<std::array<cudaStream_t, kStreamsOfPool + 1>, kDevices> pool = {};
   if (stream.id() == 0) return nullptr;
-  const std::lock_guard<std::mutex> lock(mutex);
+  const std::lock_guard<std::mutex> lock(pool_mutex);
   cudaStream_t& made = pool.at(stream.device_index()).at(stream.id());
   if (made == nullptr) made = shim::Runtime::get().make_stream(stream.device_index());
   return made;
+}
+
+/// True if a stream of the pool was given anything, or asked.
+inline bool is_used(int device, c10::StreamId id) {
+  const std::lock_guard<std::mutex> lock(pool_mutex);
+  return pool.at(device).at(id) != nullptr;
+}
+
+/// Numbers of such streams: of normal priority, and of high priority.
+inline std::pair<int, int> streams_used(int device) {
+  std::pair<int, int> used;
+  for (int id = 1; id <= kStreams; ++id) {
+    if (is_used(device, id)) ++(id < kFirstOfHighPriority ? used.first : used.second);
+  }
+  return used;
 }
 
 inline thread_local std::array<c10::StreamId, kDevices> current_streams = {};

@@ -26,9 +26,11 @@ uint64_t nanoseconds(Milliseconds timeout) {
   return static_cast<uint64_t>(std::chrono::nanoseconds(countable(timeout)).count());
 }
 
+/// Of high priority: an operation is several dependent launches, each of which would otherwise
+/// queue behind blocks of computations that were there first.
 c10::Stream stream_of_pool(int device) {
   return c10::impl::VirtualGuardImpl(kAccelerator)
-      .getStreamFromGlobalPool(accelerator_device(device));
+      .getStreamFromGlobalPool(accelerator_device(device), /*isHighPriority=*/true);
 }
 
 /// failure_text, without the trace that torch adds to its own errors.
