@@ -38,6 +38,9 @@ DeviceBackends device_backends() {
                                    const std::string& why) {
     call<void>("say_why_not_direct", name_of(type), size, other, why);
   };
+  backends.warn_of_display = [](c10::Device device, Milliseconds timeout) {
+    call<void>("warn_of_display", device, timeout.count() / 1000.0);
+  };
   return backends;
 }
 

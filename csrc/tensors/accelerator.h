@@ -83,6 +83,14 @@ inline bool is_capturing(int device) { return capture_of(current_stream(device))
 /// The name that the device's maker gives it.
 std::string device_name(int device);
 
+/// True if the device drives a display: then the driver ends a kernel that takes longer than some
+/// seconds, and with it the process's use of the device.
+inline bool ends_long_kernels(int device) {
+  int limited = 0;
+  forget_error(cudaDeviceGetAttribute(&limited, cudaDevAttrKernelExecTimeout, device));
+  return limited != 0;
+}
+
 #endif
 
 }  // namespace fastcomm

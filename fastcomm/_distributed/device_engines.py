@@ -103,6 +103,19 @@ def say_why_not_direct(device_type: str, size: int, other: str, why: str) -> Non
     )
 
 
+def warn_of_display(device: torch.device, timeout_s: float) -> None:
+    """Warn that a device ends kernels which wait long for another rank."""
+    logger.warning(
+        "%s drives a display, and the driver ends kernels there that take longer than some "
+        "seconds. A rank of this group may wait for another one until the group's timeout of "
+        "%.0f s: its process would lose the device ('the launch timed out and was terminated'). "
+        "Use a device without a display, end the display's server, or set "
+        'Option "Interactive" "off" for the device in xorg.conf',
+        device,
+        timeout_s,
+    )
+
+
 # By default torch's NCCL watchdog ends the process when it finds a failure or is stuck itself.
 # fastcomm has its own death watch, which ends NCCL and raises.
 _LEAVES_THE_PROCESS_ALONE = {

@@ -1,17 +1,47 @@
-"""Streams of a group on its devices. On simulated devices."""
+"""Devices of a group between processes: warnings of what they are, and its streams there.
+
+On simulated devices.
+"""
 
 from __future__ import annotations
 
+import logging
+import re
 from typing import Any
 
 import pytest
 import sim
 import torch
 import torch.distributed as dist
-from support.direct import joined
+from support.direct import init, joined
 from support.ranks import World, run_ranks
 
 pytestmark = pytest.mark.usefixtures("simulated")
+
+
+def _said(world: World) -> list[str]:
+    """Return what two groups say, of several operations each."""
+    said: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("fastcomm").addHandler(handler)
+    device = init(world)
+    other = dist.new_group(backend="cpu:fastcomm,sim:fastcomm")
+    for group in (None, other):
+        for _ in range(2):
+            dist.all_reduce(data := torch.ones(3, device=device), group=group)
+            assert data.tolist() == [world.size] * 3
+    return said
+
+
+@pytest.mark.parametrize("route", ["auto", "pinned"])
+def test_a_device_that_ends_long_kernels_is_told_of(route: str) -> None:
+    environment = {"SIM_DISPLAY": "1", "FASTCOMM_ROUTE": route}
+    of_rank = run_ranks(2, _said, environment=environment)
+    told = [[text for text in said if "display" in text] for said in of_rank]
+    assert [len(texts) for texts in told] == [0, 2], of_rank
+    for text in told[1]:
+        assert re.search(r"^sim:1 drives .* timeout of \d+ s: .*launch timed out", text), text
 
 
 def _streams(world: World) -> list[tuple[int, int]]:

@@ -315,8 +315,11 @@ std::unique_ptr<Engine> Engines::made_direct(c10::Device device, size_t number,
       auto out_of_band = std::make_unique<GroupOutOfBand>(
           *native_, c10::make_intrusive<::c10d::PrefixStore>(
                         concat(type_name(device), "/", number, "/"), store_));
-      return std::make_unique<CudaEngine>(made_group(device, votes), std::move(out_of_band),
-                                          context_);
+      auto group = made_group(device, votes);
+      if (ends_long_kernels(device.index()) && g_device_backends.warn_of_display) {
+        g_device_backends.warn_of_display(device, context_.options->timeout);
+      }
+      return std::make_unique<CudaEngine>(std::move(group), std::move(out_of_band), context_);
     } catch (const Error& error) {
       if (const auto failure = native_->failure()) std::rethrow_exception(failure);
       why_not = error.what();

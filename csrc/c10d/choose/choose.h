@@ -56,6 +56,9 @@ struct DeviceBackends {
   /// is the memory that they use.
   std::function<void(c10::DeviceType, int size, const std::string& other, const std::string& why)>
       say_why_not_direct;
+  /// Warns of a device that ends kernels which wait long for another rank; `timeout` is how long
+  /// they may in this group.
+  std::function<void(c10::Device, Milliseconds timeout)> warn_of_display;
 };
 extern DeviceBackends g_device_backends;
 
