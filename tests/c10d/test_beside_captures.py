@@ -18,7 +18,7 @@ import pytest
 import sim
 import torch
 import torch.distributed as dist
-from support.direct import SMALL, init, joined
+from support.direct import SMALL, joined
 from support.patience import OPERATION
 from support.ranks import World, run_ranks
 
@@ -158,13 +158,19 @@ def _left_while_captured(world: World) -> tuple[bool, bool]:
     group = dist.new_group()
     dist.all_reduce(data, group=group)
     torch.sim.synchronize()
-    assert all(now > then for now, then in zip(_living(world), before))
+    windows, pinned = _living(world)
+    assert windows > before[0] and pinned > before[1]
     ended = threading.Event()
     with _captured(device, lambda: dist.all_reduce(data, group=group)) as end:
-        threading.Timer(0.3, lambda: (ended.set(), end())).start()
+
+        def finish() -> None:
+            ended.set()
+            end()
+
+        threading.Timer(0.3, finish).start()
         dist.destroy_process_group(group)
         waited = ended.is_set()
-    del group
+    group = None
     gc.collect()
     dist.barrier()
     sim.load().sweep()

@@ -231,7 +231,7 @@ def test_graphs_are_replayed_between_eager_calls() -> None:
 
 def _recorded(world: World, kind: str) -> list[float]:
     """Free a tensor that a recorded stream still reads, and write its memory."""
-    device = _joined(world, kind)
+    device = joined_on(world, kind)
     module = torch.get_device_module(kind)
     fastcomm.empty(3000, device=device)  # makes room
     tensor = fastcomm.empty(3000, device=device).fill_(1.0)
