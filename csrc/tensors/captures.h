@@ -1,8 +1,8 @@
 // Captures of streams into graphs that may be under way in this process.
 //
-// A wait for a whole device makes a capture on that device fail, whoever captures, and CUDA does not
-// tell whether there is one: a stream has to be asked. Those asked here are the calling thread's
-// current stream, and each stream whose capture an operation of this library has become part of.
+// A wait for a whole device makes a capture on that device fail, whoever captures, and CUDA does
+// not tell whether there is one: a stream has to be asked. Those asked here are the calling
+// thread's current stream, and each stream whose capture has an operation of this library.
 //
 // Only in builds with FC_DEVICES.
 #pragma once

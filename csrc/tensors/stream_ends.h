@@ -17,7 +17,7 @@ class StreamEnds {
  public:
   explicit StreamEnds(int device) : device_(device) {}
 
-  /// Adds all work that the stream has been given so far. Raises nothing: a lost device has no work.
+  /// Adds all work that the stream has been given so far. Raises nothing: a lost device has none.
   void add(const c10::Stream& stream) noexcept;
   /// True if the device has done all of it. Never waits for the device, but for the ends of streams
   /// that are external (captures.h) or could not be marked; then only while no capture is known.

@@ -209,6 +209,31 @@ def test_a_peer_dies_while_the_backend_hangs() -> None:
         assert outcome.exitcode == 0
 
 
+def _loads(world: World) -> tuple[Caught, float]:
+    """Let rank 1 die while a thread waits in the driver for a device that waits for it."""
+    x = _started(world)
+    if world.rank == 1:
+        world.hear("issued")
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGKILL)
+    work: Any = dist.all_reduce(x, async_op=True)
+    world.tell("issued")
+    begun = time.monotonic()
+    sim.load().load_lazily(world.rank)
+    caught = catch(work.wait)
+    waited = time.monotonic() - begun
+    dist.destroy_process_group()
+    return caught, waited
+
+
+def test_a_peer_dies_while_a_thread_is_in_the_driver() -> None:
+    survivor, _ = run_outcomes(2, _loads)
+    assert survivor.error is None, survivor.error
+    caught, waited = survivor.value
+    assert (caught.kind, caught.peer) == ("PeerLostError", 1), caught
+    assert 0.4 < waited < SOON, waited
+
+
 @pytest.mark.parametrize("how", ["late", "nobody waits"])
 def test_a_timeout(how: str) -> None:
     (caught, waited), (late, _) = run_ranks(2, _hang, how)

@@ -29,6 +29,7 @@
 
 #include "c10d/engines/cuda/group_pool.h"
 #include "c10d/requests/prepared.h"
+#include "core/standstill.h"
 #include "core/wait_warning.h"
 #include "engines/cpu/communicator.h"
 #include "engines/cuda/peer_collectives.h"
@@ -255,11 +256,7 @@ class CudaGroup {
   std::deque<FlightPtr> flights_;
   std::atomic<int> looks_{0};      // that may have taken flights out, and not let go of them
   std::atomic<uint64_t> seen_{0};  // looks at the device that have come to an end
-  struct Stuck {
-    uint64_t seen;
-    Deadline since;
-  };
-  std::optional<Stuck> stuck_;  // of the thread that calls look_at_host()
+  Standstill standstill_;          // of seen_; of the thread that calls look_at_host()
 
   std::mutex looking_;
   std::optional<Deadline> stalled_since_;  // under looking_

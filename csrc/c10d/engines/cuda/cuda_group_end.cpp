@@ -1,5 +1,5 @@
-// The part of a group on devices about its end: what nothing uses any more is freed, beside captures
-// of other threads.
+// The part of a group on devices about its end: what nothing uses any more is freed, beside
+// captures of other threads.
 #include "c10d/engines/cuda/cuda_group.h"
 #if defined(FC_DEVICES)
 #include <c10/core/impl/VirtualGuardImpl.h>

@@ -167,13 +167,10 @@ bool CudaGroup::look() {
 bool CudaGroup::look_at_host() {
   const std::optional<Waiting> waiting = oldest_waiting();
   if (!waiting && !captures_) {
-    stuck_.reset();
+    standstill_.reset();
     return false;
   }
-  const auto now = Clock::now();
-  const uint64_t seen = seen_;
-  if (!stuck_ || stuck_->seen != seen) stuck_ = Stuck{seen, now};
-  if (now - stuck_->since < kStuck) return true;
+  if (standstill_.lasts(seen_, Clock::now()) < kStuck) return true;
   // Nobody can tell whether the operation is over. That a rank has left in order may be because it
   // is, so this is taken for a failure only where the driver would otherwise not return.
   return look_at(waiting, kStopGrace);

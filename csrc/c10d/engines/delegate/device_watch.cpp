@@ -5,13 +5,57 @@
 #include "c10d/life/hooks.h"
 #include "core/call_site.h"
 #include "core/thread_name.h"
+
 namespace fastcomm {
+
+/// The second thread.
+class DeviceWatch::Host final : public StoppedAtEnd {
+ public:
+  explicit Host(DeviceWatch& watch) : watch_(watch) {}
+  ~Host() { end(); }
+
+  /// Raises Error(kSystem) with `problem` if no thread can be started.
+  void wake(const std::string& problem) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (needs_thread()) start(problem);
+    awake_ = true;
+    changed_.notify_one();
+  }
+
+ private:
+  void run() override {
+    name_thread("fc-device-host");
+    std::unique_lock<std::mutex> lock(mutex_);
+    while (!stop_) {
+      awake_ = false;  // before the look: what begins meanwhile wakes this thread again
+      lock.unlock();
+      const bool busy = watch_.look_at_host();
+      lock.lock();
+      if (busy) {
+        changed_.wait_for(lock, kLook, [this] { return stop_; });
+      } else {
+        changed_.wait(lock, [this] { return stop_ || awake_; });
+      }
+    }
+  }
+
+  DeviceWatch& watch_;
+  bool awake_ = false;  // under mutex_
+};
+
+DeviceWatch::DeviceWatch(std::shared_ptr<Delegate> delegate)
+    : delegate_(std::move(delegate)), host_(std::make_unique<Host>(*this)) {}
+
+DeviceWatch::~DeviceWatch() { end(); }
+
 DeviceWatch::Entry DeviceWatch::begin(const Delegate::Subject& subject, Milliseconds timeout) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (needs_thread()) {
-    start(delegate_->front(subject) + "no thread can be started that looks for deaths: ");
-  }
+  const auto problem = [&] {
+    return delegate_->front(subject) + "no thread can be started that looks for deaths: ";
+  };
+  if (needs_thread()) start(problem());
   const auto entry = std::make_shared<Watched>(subject, timeout);
+  if (watched_.empty()) host_->wake(problem());
   watched_.push_back(entry);
   if (watched_.size() == 1) changed_.notify_one();
   return entry;
@@ -62,27 +106,49 @@ void DeviceWatch::run() {
       const bool done = each.second != nullptr && each.second->isCompleted();
       done ? drop(each.first) : pending.push_back(each);
     }
-    if (!pending.empty()) look(pending);
+    ++asked_;
+    if (!pending.empty()) look(pending, kLeaverGrace);
     seen.clear();  // without the lock: destructors may take others
     pending.clear();
     lock.lock();
-    if (watched_.empty()) stalled_since_.reset();
+    if (watched_.empty()) {
+      const std::lock_guard<std::mutex> looking(looking_);
+      stalled_since_.reset();
+    }
     changed_.wait_for(lock, kLook, [this] { return stop_; });
   }
 }
 
-void DeviceWatch::look(const Seen& pending) {
-  const std::exception_ptr failure = failure_of(pending);
+bool DeviceWatch::look_at_host() {
+  Seen all;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (watched_.empty()) {
+      standstill_.reset();
+      return false;
+    }
+    if (standstill_.lasts(asked_, Clock::now()) < kStuck) return true;
+    all = seen();
+  }
+  look(all, kStuckGrace);
+  return true;
+}
+
+void DeviceWatch::look(const Seen& pending, Milliseconds grace) {
+  const std::exception_ptr failure = failure_of(pending, grace);
   if (failure == nullptr) return;
   for (const auto& [entry, work] : pending) {
     if (work != nullptr) work->fail(failure);
   }
 }
 
-std::exception_ptr DeviceWatch::failure_of(const Seen& pending) {
+std::exception_ptr DeviceWatch::failure_of(const Seen& pending, Milliseconds grace) {
   if (const auto failure = delegate_->failure()) return failure;
   const char* first = pending.front().first->subject.operation;
-  delegate_->beside()->stalled(first, stalled_since_, awaited(pending));
+  {
+    const std::lock_guard<std::mutex> lock(looking_);
+    delegate_->beside()->stalled(first, stalled_since_, awaited(pending, grace));
+  }
   if (const auto failure = delegate_->failure()) return failure;  // the first one, if any
   const auto now = Clock::now();
   for (const auto& [entry, work] : pending) {
@@ -97,10 +163,10 @@ std::exception_ptr DeviceWatch::failure_of(const Seen& pending) {
   return nullptr;
 }
 
-uint64_t DeviceWatch::awaited(const Seen& pending) {
+uint64_t DeviceWatch::awaited(const Seen& pending, Milliseconds grace) {
   uint64_t peers = 0;
   for (const auto& [entry, work] : pending) {
-    if (Clock::now() - entry->since < kLeaverGrace) continue;
+    if (Clock::now() - entry->since < grace) continue;
     const int peer = entry->subject.peer;
     peers |= peer < 0 ? ~uint64_t{0} : uint64_t{1} << peer;
   }

@@ -1,7 +1,9 @@
 // The death watch of a backend for tensors on a device.
 #pragma once
 
+#include <atomic>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -10,14 +12,17 @@
 #include "c10d/engines/delegate/delegate_work.h"
 #include "c10d/life/stopped_at_end.h"
 #include "core/clock.h"
+#include "core/standstill.h"
 
 namespace fastcomm {
 
 /// Kernels wait for ever for a peer that died, maybe with nobody waiting for them on the host.
 /// While a backend has operations under way, a thread checks for a peer that has died, left or
 /// given the group up, for a failure of the group, and for operations that have had their time; if
-/// so, the backend is ended, and all its operations end in the error. Thread-safe; all that threads
-/// share is under the lock.
+/// so, the backend is ended, and all its operations end in the error. To know which have ended it
+/// asks the backend, and so the device's driver, where another thread may wait for the device: a
+/// second thread asks only the host, and acts if the first one does not come back. Thread-safe; all
+/// that threads share is under the locks.
 class DeviceWatch final : public StoppedAtEnd {
  public:
   struct Watched {
@@ -32,8 +37,8 @@ class DeviceWatch final : public StoppedAtEnd {
   };
   using Entry = std::shared_ptr<Watched>;
 
-  explicit DeviceWatch(std::shared_ptr<Delegate> delegate) : delegate_(std::move(delegate)) {}
-  ~DeviceWatch() { end(); }
+  explicit DeviceWatch(std::shared_ptr<Delegate> delegate);
+  ~DeviceWatch();
 
   /// Called before an operation is submitted, which may wait for peers itself. Raises
   /// Error(kSystem).
@@ -50,19 +55,33 @@ class DeviceWatch final : public StoppedAtEnd {
   /// Time to end for operations in which a rank that left in order has taken part.
   static constexpr Milliseconds kLeaverGrace{2000};
 
+  /// Time after which a look that does not end is taken to wait in the driver.
+  static constexpr Milliseconds kStuck{300};
+  /// Time for a rank that left in order, where nobody can tell which operations have ended.
+  static constexpr Milliseconds kStuckGrace{10'000};
+
+  class Host;
+
   void run() override;
+  /// A look of the second thread; false if nothing is under way.
+  bool look_at_host();
   /// An entry and its work, as seen in one look.
   using Seen = std::vector<std::pair<Entry, c10::intrusive_ptr<DelegateWork>>>;
   Seen seen();
-  void look(const Seen& pending);
+  /// `grace` is the time to end for operations in which a rank that left in order has taken part.
+  void look(const Seen& pending, Milliseconds grace);
   /// The reason why these cannot go on; nullptr while they can.
-  std::exception_ptr failure_of(const Seen& pending);
+  std::exception_ptr failure_of(const Seen& pending, Milliseconds grace);
   /// The ranks whose leaving in order keeps these from ending, by bits.
-  static uint64_t awaited(const Seen& pending);
+  static uint64_t awaited(const Seen& pending, Milliseconds grace);
 
   const std::shared_ptr<Delegate> delegate_;
   std::vector<Entry> watched_;
-  std::optional<Deadline> stalled_since_;  // the thread's own
+  std::mutex looking_;
+  std::optional<Deadline> stalled_since_;  // under looking_
+  std::atomic<uint64_t> asked_{0};         // rounds in which the backend has answered
+  Standstill standstill_;                  // of these; the second thread's own
+  const std::unique_ptr<Host> host_;       // last: it uses the others until it has ended
 };
 
 }  // namespace fastcomm
