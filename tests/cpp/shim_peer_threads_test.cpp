@@ -120,18 +120,17 @@ Operations types(int size, std::mt19937_64& random) {
   return all;
 }
 
-/// Broadcasts in slices (PeerAreas::slices_from) and in one piece: every type; last rounds of no
-/// element, of one, of less than one for each rank, and of any number.
+/// Broadcasts in slices (PeerAreas::slices_from) and in one piece: every type, or two with many
+/// ranks; last rounds of no element, of one, of less than one for each rank, and of any number.
 Operations broadcasts(int size, std::mt19937_64& random) {
   Operations all;
-  for (int each = 0; each < kNumDTypes; ++each) {
+  for (int each = 0; each < (size <= 8 ? kNumDTypes : 2); ++each) {
     const auto dtype = static_cast<DType>(each);
     const uint64_t a_round = small().area_bytes / dtype_size(dtype);
-    for (const uint64_t rest : {uint64_t{0}, uint64_t{1}, uint64_t(size - 1), random() % a_round}) {
-      for (const uint64_t before : {uint64_t{0}, a_round}) {
-        const OpKind kind = OpKind::kBroadcast;
-        all.push_back(make_operation(kind, dtype, before + rest, ReduceOp::kNone, size, random));
-      }
+    const uint64_t few = size - 1, any = random() % a_round;
+    for (const uint64_t count : {any, a_round, a_round + 1, a_round + few, a_round + any}) {
+      const OpKind kind = OpKind::kBroadcast;
+      all.push_back(make_operation(kind, dtype, count, ReduceOp::kNone, size, random));
     }
   }
   std::shuffle(all.begin(), all.end(), random);
@@ -141,7 +140,7 @@ Operations broadcasts(int size, std::mt19937_64& random) {
 CASE(rounds) { run({2, 3}, seed, 0, kinds); }
 CASE(at_once) { run({2, 3}, seed, 8192, kinds); }
 CASE(mixed) { run({2, 3}, seed, 1024, kinds); }
-CASE(broadcasts) { run({2, 3, 4, 5, 8, 13, 16}, seed, 0, broadcasts); }
+CASE(broadcasts) { run({2, 3, 5, 8, 16}, seed, 0, broadcasts); }
 CASE(types) { run({2, 5, 8, 13, 16}, seed, 65536, types); }
 CASE(types_in_rounds) { run({2, 3, 5, 8}, seed, 0, types); }
 

@@ -161,7 +161,7 @@ def test_the_bits_of_every_type(case: str, seed: str) -> None:
 
 @pytest.mark.parametrize("pool", ["", "some"])
 def test_the_bits_of_broadcasts_in_slices(pool: str) -> None:
-    """2 to 16 ranks, every type, rounds of fewer elements than ranks, tensors anywhere."""
+    """2 to 16 ranks, every type up to 8, rounds of fewer elements than ranks, tensors anywhere."""
     programs.check(
         programs.get(THREADS, SHIM), "broadcasts", "1", environment={"FC_TEST_POOL": pool}
     )
