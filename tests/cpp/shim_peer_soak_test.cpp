@@ -182,7 +182,9 @@ CASE(replays_at_once) {
         self.meet();
         FC_CUDA(cudaGraphLaunch(graphs[0], first), "a test");
         wait(first);
-        EXPECT(rank.failure() == WaitFailure::kPeerFailed, rank.text());
+        // The other of the two may have told its sizes.
+        const WaitFailure why = rank.failure();
+        EXPECT(why == WaitFailure::kPeerFailed || why == WaitFailure::kMismatch, rank.text());
       }
       for (const Operation& each : all) {
         if (self.rank != 0 && &each != &all[0]) continue;

@@ -226,11 +226,13 @@ def _graph(_: World) -> None:
             value.mul(2)
     outside = torch.sim.Event()
     outside.record(torch.sim.current_stream(2))
-    with torch.sim.graph(stream):
-        with pytest.raises(RuntimeError, match="uncaptured"):
-            outside.wait(stream)
-        with pytest.raises(RuntimeError, match="capturing"):
-            stream.synchronize()
+    with torch.sim.graph(stream), pytest.raises(RuntimeError, match="uncaptured"):
+        outside.wait(stream)
+    for refused in (stream.synchronize, lambda: torch.sim.synchronize(2)):
+        invalid = pytest.raises(RuntimeError, match="previous error during capture")
+        capturing = pytest.raises(RuntimeError, match="capturing")
+        with invalid, torch.sim.graph(stream), capturing:
+            refused()
     with torch.sim.graph(stream):
         _order(stream, side)
         with side:

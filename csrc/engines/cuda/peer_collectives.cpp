@@ -288,13 +288,13 @@ void PeerCollectives::run_pairs(const Call& call, const CallHeader& header, cons
   const bool knows_all = knows_all_rounds(call, channel.place.size);
   for (uint64_t round = 0; round < sizes.rounds; ++round) {
     const bool is_last = knows_all && round + 1 == sizes.rounds;
-    const MeetingPlace place = channel.place.in_operation(round == 0, is_last);
+    const MeetingPlace opening = channel.place.in_operation(round == 0, false);
     const PeerRound work = round_of_pairs(call, channel.areas, round);
-    copy(work.stage, place, stream);
-    round == 0 ? launch_opening_of_pairs(place, bounds, header, sizes, channel.found, stream)
-               : launch_opening(place, bounds, header, stream);
-    copy(work.pull, place, stream);
-    launch_closing(place, bounds, header, stream);
+    copy(work.stage, opening, stream);
+    round == 0 ? launch_opening_of_pairs(opening, bounds, header, sizes, channel.found, stream)
+               : launch_opening(opening, bounds, header, stream);
+    copy(work.pull, opening, stream);
+    launch_closing(channel.place.in_operation(false, is_last), bounds, header, stream);
   }
   if (knows_all) return;
   launch_rest_of_pairs(channel.place.in_operation(false, true), bounds, header, sizes,
@@ -323,7 +323,7 @@ OwnTensors PeerCollectives::places_of(const Call& call, const MeetingPlace& plac
 void PeerCollectives::run_round(const PeerRound& work, const Call& call, const CallHeader& header,
                                 const Channel& channel, bool is_first, bool is_last,
                                 const WaitBounds& bounds, cudaStream_t stream) {
-  const MeetingPlace place = channel.place.in_operation(is_first, is_last);
+  const MeetingPlace place = channel.place.in_operation(is_first, false);
   gather_pieces(work.gather, call.dtype, stream, place.state);
   const bool finds = header.algorithm == static_cast<uint8_t>(Algorithm::kInPlace);
   if (finds) {
@@ -340,7 +340,7 @@ void PeerCollectives::run_round(const PeerRound& work, const Call& call, const C
     scatter_pieces(work.pull_shards, call.dtype, stream, place.state);
   }
   if (!work.sources.empty()) reduce(call, work, place, finds ? channel.found : nullptr, stream);
-  launch_closing(place, bounds, header, stream);
+  launch_closing(channel.place.in_operation(false, is_last), bounds, header, stream);
   scatter_pieces(work.scatter, call.dtype, stream, place.state);
 }
 
