@@ -69,13 +69,13 @@ lint: $(STAMPS)/dev ## ruff, mypy and clang-format, as in CI
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	find csrc tests/cpp tests/fuzz tests/shim tests/sim benchmarks -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' -o -name '*.inc' \
+	find csrc tests/cpp tests/fuzz tests/ptx tests/shim tests/sim benchmarks -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' -o -name '*.inc' \
 	  | xargs $(BIN)/clang-format --dry-run -Werror
 
 format: $(STAMPS)/dev ## rewrite the sources in the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	find csrc tests/cpp tests/fuzz tests/shim tests/sim benchmarks -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' -o -name '*.inc' \
+	find csrc tests/cpp tests/fuzz tests/ptx tests/shim tests/sim benchmarks -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' -o -name '*.inc' \
 	  | xargs $(BIN)/clang-format -i
 
 # In a copy of the sources: the library of .venv, which lies beside the sources, stays what it is.

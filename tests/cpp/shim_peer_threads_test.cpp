@@ -21,8 +21,9 @@ class ThreadMemory final : public WindowMemory {
  public:
   ThreadMemory() : WindowMemory(0) {}
   char* make(uint64_t bytes) override {
-    own_ = static_cast<char*>(std::aligned_alloc(256, (bytes + 255) / 256 * 256));
-    std::memset(own_, 0, bytes);
+    own_ = device_memory(bytes);
+    set(own_, bytes, nullptr);
+    wait(nullptr);
     return own_;
   }
   std::string handle() override { return {reinterpret_cast<const char*>(&own_), sizeof(own_)}; }
@@ -32,7 +33,7 @@ class ThreadMemory final : public WindowMemory {
     return theirs;
   }
   void unmap(int) override {}
-  void free() override { std::free(own_); }
+  void free() override { FC_CUDA(cudaFree(own_), "a test"); }
 
  private:
   char* own_ = nullptr;
@@ -56,8 +57,8 @@ struct ThreadRank {
   PeerPool pool;
   InPool in_pool;
   PeerCollectives collectives;
-  std::vector<cudaStream_t> streams{nullptr};
-  cudaStream_t memory_stream = nullptr;
+  std::vector<cudaStream_t> streams{make_stream()};
+  cudaStream_t memory_stream = make_stream();
 };
 
 using Operations = std::vector<Operation>;

@@ -1,0 +1,66 @@
+// Accesses to memory that threads share, and how they order each other: the part of the interpreter
+// that ThreadSanitizer looks at. It does not know fences, and no kernel has one: the decoder names
+// a fence as an instruction that is not understood.
+#include <type_traits>
+
+#include "memory.h"
+
+namespace fastcomm::ptx {
+namespace {
+
+/// Returns use(word), which points to an unsigned integer of so many bytes.
+template <class Use>
+uint64_t as_word(const void* at, unsigned bytes, const Use& use) {
+  void* const word = const_cast<void*>(at);
+  switch (bytes) {
+    case 1:
+      return use(static_cast<uint8_t*>(word));
+    case 2:
+      return use(static_cast<uint16_t*>(word));
+    case 4:
+      return use(static_cast<uint32_t*>(word));
+    default:
+      return use(static_cast<uint64_t*>(word));
+  }
+}
+
+template <int kSuccess, int kFailure, class T>
+uint64_t change_word(T* word, Change kind, T value, T wanted) {
+  if (kind == Change::kExchange) return __atomic_exchange_n(word, value, kSuccess);
+  if (kind == Change::kAdd) return __atomic_fetch_add(word, value, kSuccess);
+  __atomic_compare_exchange_n(word, &wanted, value, false, kSuccess, kFailure);
+  return wanted;
+}
+
+}  // namespace
+
+uint64_t load(const char* from, unsigned bytes, Order order) {
+  return as_word(from, bytes, [&](auto* word) -> uint64_t {
+    if (order == Order::kWeak) return *word;
+    return order == Order::kAcquire ? __atomic_load_n(word, __ATOMIC_ACQUIRE)
+                                    : __atomic_load_n(word, __ATOMIC_RELAXED);
+  });
+}
+
+void store(char* to, uint64_t given, unsigned bytes, Order order) {
+  as_word(to, bytes, [&](auto* word) -> uint64_t {
+    const auto value = static_cast<std::remove_reference_t<decltype(*word)>>(given);
+    if (order == Order::kWeak) return *word = value;
+    if (order == Order::kRelease) return __atomic_store_n(word, value, __ATOMIC_RELEASE), 0;
+    return __atomic_store_n(word, value, __ATOMIC_RELAXED), 0;
+  });
+}
+
+uint64_t change(char* at, Change kind, uint64_t value, uint64_t wanted, unsigned bytes,
+                Order order) {
+  return as_word(at, bytes, [&](auto* word) -> uint64_t {
+    using T = std::remove_reference_t<decltype(*word)>;
+    const auto to = static_cast<T>(value);
+    const auto from = static_cast<T>(wanted);
+    return order == Order::kRelaxed
+               ? change_word<__ATOMIC_RELAXED, __ATOMIC_RELAXED>(word, kind, to, from)
+               : change_word<__ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE>(word, kind, to, from);
+  });
+}
+
+}  // namespace fastcomm::ptx
