@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import pytest
 from support import programs
-from support.programs import FIRST_RACE, SHIM, WATCHED
+from support.programs import SHIM
 
 TEST = "shim_peer_collectives_test"
-THREADS = "shim_peer_threads_test"
 SOAK = "shim_peer_soak_test"
 
 
@@ -150,43 +149,3 @@ def test_negative_control_is_noticed(case: str, control: str) -> None:
     says = NOTICED[case, control]
     output = programs.check_failure(programs.get(TEST, SHIM), case, says=says, control=control)
     assert control != "work_on" or ": a hazard: " in output, output
-
-
-@pytest.mark.parametrize("seed", ["1", "2"])
-@pytest.mark.parametrize("case", ["types", "types_in_rounds"])
-def test_the_bits_of_every_type(case: str, seed: str) -> None:
-    """2 to 16 ranks in one launch, 2 to 8 in rounds; every reduction."""
-    programs.check(programs.get(THREADS, SHIM), case, seed)
-
-
-@pytest.mark.parametrize("pool", ["", "some"])
-def test_the_bits_of_broadcasts_in_slices(pool: str) -> None:
-    """2 to 16 ranks, every type up to 8, rounds of fewer elements than ranks, tensors anywhere."""
-    programs.check(
-        programs.get(THREADS, SHIM), "broadcasts", "1", environment={"FC_TEST_POOL": pool}
-    )
-
-
-@pytest.mark.parametrize("seed", ["1", "2"])
-@pytest.mark.parametrize(
-    ("case", "pool"), [("rounds", ""), ("rounds", "some"), ("at_once", ""), ("mixed", "some")]
-)
-def test_no_data_race_among_ranks_that_are_threads(case: str, pool: str, seed: str) -> None:
-    environment = {"FC_TEST_POOL": pool} if pool else {}
-    programs.check(programs.get(THREADS, WATCHED), case, seed, environment=environment)
-
-
-RACES = {
-    "rounds": ["weaken_publish", "weaken_wait", "skip_opening", "skip_closing"],
-    "at_once": ["weaken_publish", "weaken_wait", "no_barrier", "one_slot"],
-}
-
-
-@pytest.mark.parametrize(
-    ("case", "control"), [(case, control) for case in RACES for control in RACES[case]]
-)
-def test_a_race_is_reported(case: str, control: str) -> None:
-    result = programs.run(
-        programs.get(THREADS, WATCHED), case, "1", control=control, environment=FIRST_RACE
-    )
-    assert programs.races(result.stdout), f"ThreadSanitizer missed {control}:\n{result.stdout}"

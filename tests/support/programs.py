@@ -182,19 +182,19 @@ PROGRAMS = (
         "handshake_libfuzzer", "fuzz/run.py", (LIBFUZZER,), ("core", "transport"), _FUZZ
     ),
     *tests(
-        *("kernels/test_cuda_multi.py", "shim_multi_copy", (SHIM_BOUNDS, WATCHED)),
+        *("kernels/test_cuda_multi.py", "shim_multi_copy", (SHIM_BOUNDS,)),
         *(*kernels("multi_copy"), ERROR),
     ),
     *tests(
-        *("kernels/test_cuda_multi.py", "shim_multi_reduce", _SHIM_ALL),
+        *("kernels/test_cuda_multi.py", "shim_multi_reduce", _SHIM),
         *(*kernels("multi_reduce"), ERROR),
     ),
     *tests(
-        *("kernels/test_cuda_multi.py", "shim_multi_combine", _SHIM_ALL),
+        *("kernels/test_cuda_multi.py", "shim_multi_combine", _SHIM),
         *(*kernels("multi_combine"), *CPU_LOOPS),
     ),
     *tests(
-        *("kernels/test_cuda_multi.py", "shim_multi_gradient", _SHIM_ALL),
+        *("kernels/test_cuda_multi.py", "shim_multi_gradient", _SHIM),
         *(*kernels("multi_gradient", "gradient_norm"), *CPU_LOOPS),
     ),
     *tests(
@@ -206,7 +206,6 @@ PROGRAMS = (
         *("shim/test_shim_ipc.py", "shim_ipc shim_ipc_order shim_vmm", _SHIM), *CUDA_HOST, ERROR
     ),
     *tests(_PEERS, "shim_peer_collectives shim_peer_soak", _SHIM, *PEER_COLLECTIVES),
-    *tests(_PEERS, "shim_peer_threads", _SHIM_WATCHED, *PEER_COLLECTIVES),
     *tests("engines/test_peer_plan.py", "peer_plan", _SHIM, *PEER_COLLECTIVES),
     *tests("devices/test_device_set.py", "shim_device_set", _SHIM_WATCHED, *LOCAL),
     *tests(*(_LOCAL, "shim_exchange", (*_SHIM_ALL, WATCHED_ALL, SHIM_BOUNDS_ALL)), *LOCAL),
