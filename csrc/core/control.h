@@ -15,9 +15,7 @@ enum class Control : uint8_t {
   kNone,
   kWeakenPublish,       // a flag is published with relaxed order
   kWeakenWait,          // a flag is read with relaxed order
-  kNoBarrier,           // a block publishes, or agrees, without its barrier
-  kNoLaneBarrier,       // the tree over the columns of a norm has no barriers
-  kShareChunks,         // two blocks work on the same chunks
+  kNoBarrier,           // a block publishes without its barrier
   kBlindProbe,          // a probe of peer access does not look at what it found
   kForgetHelloLength,   // a handshake's length is not checked
   kForgetRecordLength,  // a record's length is not checked
@@ -59,8 +57,6 @@ constexpr const char* kControlNames[] = {
     "weaken_publish",
     "weaken_wait",
     "no_barrier",
-    "no_lane_barrier",
-    "share_chunks",
     "blind_probe",
     "forget_hello_length",
     "forget_record_length",

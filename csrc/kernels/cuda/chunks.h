@@ -13,7 +13,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "core/control.h"
 #include "core/cuda_host.h"
 #include "core/error.h"
 #include "core/hd.h"
@@ -31,11 +30,6 @@ constexpr int kTableThreads = 256;
 
 // Parameters of a kernel may take 32,764 bytes on compute capability 7.0 and later.
 constexpr int kMaxParameterBytes = 32764;
-
-/// The first of this block's chunks.
-FC_DEVICE uint32_t first_chunk_of_block() {
-  return FC_LEFT_OUT(Control::kShareChunks) ? blockIdx.x / 2 : blockIdx.x;
-}
 
 /// The segment of `chunk`: the last i with first(i) <= chunk, for a growing `first`. `last` is the
 /// segment of the block's previous chunk, or 0: usually it is the same one.

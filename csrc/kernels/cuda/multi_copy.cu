@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(kTableThreads)
     for (int i = 0; i < table.count; ++i) FC_TOUCHES(source(i), table.bytes[i], false);
   }
   int segment = 0;
-  for (uint32_t chunk = first_chunk_of_block(); chunk < table.chunks; chunk += gridDim.x) {
+  for (uint32_t chunk = blockIdx.x; chunk < table.chunks; chunk += gridDim.x) {
     segment =
         segment_of_chunk([&](int i) { return table.first_chunk[i]; }, table.count, segment, chunk);
     char* dst = table.dst[segment];

@@ -11,7 +11,6 @@
 
 #include <cstdint>
 
-#include "core/control.h"
 #include "core/hd.h"
 #include "core/numeric.h"
 #include "kernels/cuda/chunks.h"
@@ -21,10 +20,7 @@
 namespace fastcomm {
 
 /// A barrier of the thread block; returns true if all of its threads pass true.
-FC_DEVICE bool all_agree(bool yes) {
-  if (FC_LEFT_OUT(Control::kNoBarrier)) return yes;
-  return __syncthreads_and(yes) != 0;
-}
+FC_DEVICE bool all_agree(bool yes) { return __syncthreads_and(yes) != 0; }
 
 /// Memory that a thread block shares for a tree, and its joins.
 class NormTree {
@@ -43,12 +39,12 @@ class NormTree {
   /// All leaves joined, for thread 0.
   template <class Join>
   FC_DEVICE double root() const {
-    barrier();
+    __syncthreads();
     for (uint32_t b = threadIdx.x; b < kBranches; b += kTableThreads) {
       branches_[b] =
           joined<Join, kOfBranch>([&](uint32_t i) { return leaves_[place(b * kOfBranch + i)]; });
     }
-    barrier();
+    __syncthreads();
     if (threadIdx.x != 0) return 0;
     return joined<Join, kBranches>([&](uint32_t i) { return branches_[i]; });
   }
@@ -76,9 +72,6 @@ class NormTree {
  private:
   /// One place is skipped per eight leaves: threads that write every eighth do not meet in a bank.
   static FC_DEVICE uint32_t place(uint32_t leaf) { return leaf + leaf / 8; }
-  static FC_DEVICE void barrier() {
-    if (!FC_LEFT_OUT(Control::kNoLaneBarrier)) __syncthreads();
-  }
 
   double* leaves_;
   double* branches_;

@@ -344,8 +344,7 @@ struct SegmentWorker {
 template <class Head>
 class ChunkWalk {
  public:
-  explicit FC_DEVICE ChunkWalk(const TableView<Head>& table)
-      : table_(table), chunk_(first_chunk_of_block()) {
+  explicit FC_DEVICE ChunkWalk(const TableView<Head>& table) : table_(table), chunk_(blockIdx.x) {
     find();
   }
 
