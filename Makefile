@@ -40,7 +40,7 @@ help: ## list the targets
 
 build: $(STAMPS)/build ## set up .venv and compile
 
-test: $(STAMPS)/build ## build and run the tests; pytest's arguments in ARGS, WORKERS=0 for one process
+test: $(STAMPS)/build $(STAMPS)/nvcc ## build and run the tests; pytest's arguments in ARGS, WORKERS=0 for one process
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
 	  --junitxml=build/junit.xml $(ARGS)
 
@@ -121,6 +121,18 @@ $(TORCH_STAMP): $(STAMPS)/venv
 $(STAMPS)/dev: $(TORCH_STAMP) $(wildcard requirements/*.txt)
 	$(PIP) install -r requirements/dev.txt
 	@touch $@
+
+# nvcc for tests, where none is installed: what reads its output is skipped without. Asked for again
+# by the next `make test` where it could not be had.
+$(STAMPS)/nvcc: $(STAMPS)/dev
+	@if PYTHONPATH=tools $(BIN)/python -c 'import cuda_toolkit as c; exit(c.find_cuda_home() is None)'; \
+	  then touch $@; \
+	else \
+	  echo "no nvcc here: installing it into $(VENV)/nvcc, for tests alone (90 MB)"; \
+	  $(PIP) install -q --retries 1 --upgrade --target $(VENV)/nvcc -r requirements/nvcc.txt \
+	    && ln -sfn lib $(VENV)/nvcc/nvidia/cu13/lib64 && touch $@ \
+	    || echo "nvcc could not be installed: tests that need it will be skipped"; \
+	fi
 
 # The extension is rebuilt when a source is newer or when somebody removed it. One line for each
 # file is shown; the whole output is kept in the log, and shown when the build fails.

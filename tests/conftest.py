@@ -75,7 +75,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.get_closest_marker("gpu") and gpu.WHY_NONE is not None:
             item.add_marker(pytest.mark.skip(reason=gpu.WHY_NONE))
         if item.get_closest_marker("nvcc") and nvcc.HOME is None:
-            item.add_marker(pytest.mark.skip(reason="nvcc is missing: install the CUDA toolkit"))
+            item.add_marker(pytest.mark.skip(reason=nvcc.WHY_NONE))
         if is_for_accelerators(item) and places.kind() is None:
             item.add_marker(pytest.mark.skip(reason=NO_ACCELERATOR))
     items[:] = chosen

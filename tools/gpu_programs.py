@@ -85,14 +85,14 @@ def link_command(
     return [*command, "-Xcompiler", "-pthread,-static-libstdc++,-static-libgcc"]
 
 
-def build(architectures: str, folder: Path = FOLDER) -> None:
-    """Compile all programs, side by side.
+def build(architectures: str, folder: Path = FOLDER, home: str | None = None) -> None:
+    """Compile all programs, side by side, with the toolkit in ``home`` if told.
 
     Raises:
         SystemExit: nvcc is missing, a source does not compile, or the programs are too large to be
             carried.
     """
-    home = cuda_toolkit.find_cuda_home()
+    home = home or cuda_toolkit.find_cuda_home()
     if home is None:
         raise SystemExit("gpu_programs: nvcc is missing. Install the CUDA toolkit or set CUDA_HOME")
     cuda = native_build.Cuda(home, cuda_toolkit.gencode_options(architectures))
@@ -122,12 +122,12 @@ def build(architectures: str, folder: Path = FOLDER) -> None:
     print(f"{folder}: {size >> 20} MiB for {architectures}")
 
 
-def ensure(architectures: str, folder: Path = FOLDER) -> dict[str, Path]:
+def ensure(architectures: str, folder: Path = FOLDER, home: str | None = None) -> dict[str, Path]:
     """Return the paths of all programs, compiled first where those in ``folder`` do not serve."""
     with native_build.locked(folder):
         if reason := why_not(architectures, folder):
             print(f"compiling the programs for {architectures}: {reason}", flush=True)
-            build(architectures, folder)
+            build(architectures, folder, home)
     return {name: folder / name for name in (*TESTS, BENCHMARK)}
 
 

@@ -24,7 +24,17 @@ import gpu_programs  # noqa: E402
 import native_build  # noqa: E402
 
 ARCHITECTURE = "9.0"  # compiled for where the flavour has no CUDA; read where there are several
-HOME = cuda_toolkit.find_cuda_home()
+
+
+def find_home() -> str | None:
+    """Return the folder of the toolkit: the installed one, else what `make test` took from PyPI."""
+    packaged = Path(sys.prefix, "nvcc", "nvidia", "cu13")
+    fallback = str(packaged) if (packaged / "bin" / "nvcc").exists() else None
+    return cuda_toolkit.find_cuda_home() or fallback
+
+
+HOME = find_home()
+WHY_NONE = "no nvcc: no CUDA toolkit is installed, and `make test` could not take it from PyPI"
 
 
 def find_disassembler() -> str | None:
@@ -85,7 +95,7 @@ def frames(source: str) -> list[tuple[int, int]]:
 
 def programs() -> dict[str, Path]:
     """Return the C++ tests and benchmarks that a GPU runs, for the first architecture."""
-    return gpu_programs.ensure(architectures().split(";")[0].removesuffix("+PTX"))
+    return gpu_programs.ensure(architectures().split(";")[0].removesuffix("+PTX"), home=HOME)
 
 
 def ordered_accesses(ptx: str) -> set[str]:
