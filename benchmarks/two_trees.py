@@ -27,11 +27,10 @@ from pathlib import Path
 from tabulate import tabulate
 
 Times = dict[str, float]  # microseconds of a row
-_CALLS = 300
 _BATCHES = 9
 
 
-def _short_calls(rank: int, store: str) -> Times:
+def _short_calls(rank: int, store: str, many: int) -> Times:
     """Return medians over batches of calls in a row; the first of two ranks sends first."""
     os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[rank]})
     import torch
@@ -60,15 +59,15 @@ def _short_calls(rank: int, store: str) -> Times:
             for _ in range(_BATCHES + 1):
                 dist.barrier()
                 begin = time.perf_counter()
-                for _ in range(_CALLS):
+                for _ in range(many):
                     call(data)
-                means.append((time.perf_counter() - begin) / _CALLS * 1e6)
+                means.append((time.perf_counter() - begin) / many * 1e6)
             times[f"{name}, {size} B"] = statistics.median(means[1:])
     dist.destroy_process_group()
     return times
 
 
-def _times_of(tree: Path, bench: list[str]) -> Times:
+def _times_of(tree: Path, calls: int, bench: list[str]) -> Times:
     environment = {**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as folder:
 
@@ -83,7 +82,9 @@ def _times_of(tree: Path, bench: list[str]) -> Times:
             programs = [started("-m", "fastcomm", "bench", *options)]
         else:
             here = str(Path(__file__).resolve())
-            programs = [started(here, "--rank", str(r), f"{folder}/store") for r in (0, 1)]
+            programs = [
+                started(here, "--rank", str(rank), f"{folder}/store", str(calls)) for rank in (0, 1)
+            ]
         said = [program.communicate()[0] for program in programs]
     if any(program.returncode != 0 for program in programs):
         raise SystemExit(f"{tree}: a measurement failed; what it said is above")
@@ -110,13 +111,14 @@ def _table(turns: list[list[Times]], names: list[str]) -> str:
 def main() -> None:
     """Measure, and print a table."""
     if sys.argv[1:2] == ["--rank"]:
-        print(json.dumps(_short_calls(int(sys.argv[2]), sys.argv[3])))
+        print(json.dumps(_short_calls(int(sys.argv[2]), sys.argv[3], int(sys.argv[4]))))
         return
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("trees", nargs="+", type=Path, help="the first is the others' measure")
     parser.add_argument("--turns", type=int, default=40, metavar="N")
+    parser.add_argument("--calls", type=int, default=300, metavar="N", help="short ones, in a row")
     parser.add_argument("--json", type=Path, metavar="FILE", help="keep every turn's times")
     given = sys.argv[1:]
     split = given.index("--") if "--" in given else len(given)
@@ -129,7 +131,7 @@ def main() -> None:
     for turn in range(options.turns):
         measured: dict[int, Times] = {}
         for place in random.sample(range(len(trees)), len(trees)):
-            measured[place] = _times_of(trees[place], bench)
+            measured[place] = _times_of(trees[place], options.calls, bench)
         turns.append([measured[place] for place in range(len(trees))])
         print(f"turn {turn + 1} of {options.turns}", file=sys.stderr)
         if options.json is not None:

@@ -17,7 +17,7 @@ _BENCH = ["--", "--ops", "broadcast,barrier", "--sizes", "8", "--ranks", "2", "-
 def test_a_tree_against_itself(bench: list[str], tmp_path: Path) -> None:
     record = tmp_path / "turns.json"
     command = [sys.executable, str(_ROOT / "benchmarks/two_trees.py"), str(_ROOT), str(_ROOT)]
-    options = ["--turns", "1", "--json", str(record)]
+    options = ["--turns", "1", "--calls", "10", "--json", str(record)]
     done = subprocess.run([*command, *options, *bench], text=True, capture_output=True)
     assert done.returncode == 0, done.stderr
     row = next(line for line in done.stdout.splitlines() if line.startswith("broadcast, 8 B"))

@@ -2,7 +2,8 @@
 
 One library, because the shim's devices, streams and clocks must exist once. It is ``fastcomm._C``
 and the simulation's own module ``_sim`` at the same time. Everything is compiled quickly rather
-than well, for one instruction set, with the negative controls of ``csrc/core/control.h``.
+than well, for one instruction set, with the negative controls of ``csrc/core/control.h``; the
+layers below torch are those of the C++ tests under the shim.
 """
 
 from __future__ import annotations
@@ -19,17 +20,15 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
 import native_build  # noqa: E402
+from support import programs  # noqa: E402
 
 SOURCES = Path(__file__).resolve().parent / "csrc"
 LIBRARY = "_C_sim.so"
 FLAGS = ["-std=c++20", "-g0", "-fPIC", "-Wall", "-Wno-attributes", "-ffp-contract=off"]
 FLAGS += ["-fvisibility=hidden", "-DFC_SHIM", f"-I{native_build.CSRC}", f"-I{ROOT / 'tests'}"]
-# The CPU's loops are worth a compiler's time; the rest is not, least of all kernels on threads.
-LOOPS, REST = ["-O1", "-DFC_CONTROLS"], ["-O0", "-DFC_CONTROLS"]
 # Set before anything is built or loaded, this optimizes all, to time what hosts do.
 OPTIMIZED = "SIM_OPTIMIZED"
-if os.environ.get(OPTIMIZED):
-    LOOPS = REST = ["-O3"]
+CODE = ["-O3"] if os.environ.get(OPTIMIZED) else ["-O0", "-DFC_CONTROLS"]
 
 
 def missing() -> str:
@@ -58,8 +57,12 @@ def library() -> Path:
         RuntimeError: it does not compile; the compiler's output is in the text.
     """
     place = folder()
+    below = programs.get(
+        programs.SHIM_LIBRARY,
+        programs.SHIM_OPTIMIZED if os.environ.get(OPTIMIZED) else programs.SHIM,
+    )
     with native_build.locked(place):
-        text = "\n".join(ninja_lines(place))
+        text = "\n".join(ninja_lines(place, below))
         ninja_file = place / "build.ninja"
         if not ninja_file.exists() or ninja_file.read_text() != text:
             ninja_file.write_text(text)
@@ -77,48 +80,39 @@ def units() -> dict[str, list[Path]]:
     Longest first, so that no processor waits for the last one.
     """
     csrc = native_build.CSRC
-    portable = [
-        path for path in native_build.native_sources() if native_build.variant_of(path) is None
-    ]
     return {
         "bindings": [SOURCES / "module.cpp", *sorted((csrc / "bindings").glob("*.cpp"))],
         "c10d": sorted((csrc / "c10d").rglob("*.cpp")),
         "ops": sorted([*(csrc / "ops").glob("*.cpp"), *(csrc / "tensors").glob("*.cpp")]),
-        **native_build.units_of(portable),
     }
 
 
-def ninja_lines(place: Path) -> list[str]:
-    """Return the lines of ``build.ninja``."""
+def ninja_lines(place: Path, below: Path) -> list[str]:
+    """Return the lines of ``build.ninja``, for what is linked with the layers below torch."""
     import torch
 
     torch_folder = Path(torch.__file__).parent
     include, libraries = torch_folder / "include", torch_folder / "lib"
     headers = [include, include / "torch" / "csrc" / "api" / "include"]
     headers.append(Path(sysconfig.get_path("include")))
-    above = [*(f"-isystem{header}" for header in headers), "-fopenmp"]
-    above.append("-DTORCH_EXTENSION_NAME=_C")
+    flags = [*FLAGS, *CODE, *(f"-isystem{header}" for header in headers), "-fopenmp"]
+    flags.append("-DTORCH_EXTENSION_NAME=_C")
     command = native_build.compiler()
     cxx = shlex.join([*native_build.launcher(), *command])
     lines = [
-        f"flags = {shlex.join(FLAGS)}",
+        f"flags = {shlex.join(flags)}",
         "rule cxx",
-        f"  command = {cxx} $flags $more -MMD -MF $out.d -c $in -o $out",
+        f"  command = {cxx} $flags -MMD -MF $out.d -c $in -o $out",
         "  depfile = $out.d",
         "  deps = gcc",
         "rule link",
         f"  command = {shlex.join(command)} -shared -o $out.new $in -L{libraries}"
         " -ltorch_python -ltorch_cpu -ltorch -lc10 -pthread && mv $out.new $out",
     ]
-    objects = []
     sources = native_build.write_units(place / "units", units())
-    for source in [*sources, *native_build.cuda_sources()]:
-        with_torch = source.stem in ("bindings", "c10d", "ops")
-        more = [*REST, *above] if with_torch else LOOPS
-        more = [*REST, "-x", "c++"] if source.suffix == ".cu" else more
-        objects.append(f"{source.stem}.o")
-        lines += [f"build {objects[-1]}: cxx {source}", f"  more = {shlex.join(more)}"]
-    lines += [f"build {LIBRARY}: link {' '.join(objects)}", f"default {LIBRARY}", ""]
+    lines += [f"build {source.stem}.o: cxx {source}" for source in sources]
+    linked = [*(f"{source.stem}.o" for source in sources), str(below)]
+    lines += [f"build {LIBRARY}: link {' '.join(linked)}", f"default {LIBRARY}", ""]
     return lines
 
 

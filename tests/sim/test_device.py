@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import native_build
 import pytest
 import torch
 from support.patience import ENDS
@@ -259,7 +258,6 @@ def test_what_does_not_compile_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path
     (sources / "module.cpp").write_text("int broken(")
     monkeypatch.setattr(sim.build, "ROOT", tmp_path)
     monkeypatch.setattr(sim.build, "units", lambda: {"bindings": [sources / "module.cpp"]})
-    monkeypatch.setattr(native_build, "cuda_sources", list)
     with pytest.raises(RuntimeError, match="broken"):
         sim.build.library()
     (sources / "module.cpp").write_text("")

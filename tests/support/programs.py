@@ -62,7 +62,11 @@ class Build:
 PLAIN = Build("plain", (), library=True)
 WATCHED = Build("watched", (*TSAN, *SHIM_FLAGS, FEW))
 BOUNDS = Build("bounds", (*ASAN, CONTROLS))
-SHIM = Build("shim", SHIM_FLAGS)
+# In a library that Python loads, too: that of the simulated accelerator (tests/sim/build.py).
+LOADED = ("-fPIC", "-fvisibility=hidden")
+SHIM = Build("shim", (*LOADED, *SHIM_FLAGS))
+# Without controls, to time what hosts do.
+SHIM_OPTIMIZED = Build("shim_optimized", (*LOADED, "-DFC_SHIM", "-O3"), rare=True)
 SHIM_BOUNDS = Build("shim_bounds", (*ASAN, *SHIM_FLAGS, FEW))
 WATCHED_ALL = Build("watched_all", (*TSAN, *SHIM_FLAGS), rare=True)
 SHIM_BOUNDS_ALL = Build("shim_bounds_all", (*ASAN, *SHIM_FLAGS), rare=True)
@@ -212,6 +216,10 @@ PROGRAMS = (
 )
 
 
+# What is not a program: all that is compiled with the shim, for `SHIM` and `SHIM_OPTIMIZED`.
+SHIM_LIBRARY = "libfastcomm_shim.a"
+
+
 def folder() -> Path:
     """Return where everything is built; another compiler has another folder."""
     return ROOT / "build" / f"tests-{Path(native_build.compiler()[0]).name}"
@@ -228,24 +236,37 @@ def ninja_lines(programs: Iterable[Program]) -> Iterator[str]:
     yield "  depfile = $out.d\n  deps = gcc\n  description = $build: $source"
     yield f"rule link\n  command = {shlex.join(command)} $flags $more $in -o $out"
     yield "  description = $build: $out"
+    yield "rule archive\n  command = rm -f $out && ar rcs $out $in\n  description = $build: $out"
     library = native_build.library_dir(None) / native_build.LIBRARY_NAME
     seen = set()
+
+    def compiled(sources: Iterable[str], build: Build) -> Iterator[str]:
+        for source in sources:
+            if f"{build.name}/{source}.o" in seen:
+                continue
+            seen.add(f"{build.name}/{source}.o")
+            place = folder() if source.startswith("units/") else ROOT
+            yield f"build {build.name}/{source}.o: cxx {place / source}"
+            yield f"  build = {build.name}\n  source = {source}"
+            yield f"  more = {shlex.join(build.flags)}"
+            yield f"  language = {'-x c++' if source.endswith('.cu') else ''}"
+
+    def made(rule: str, what: str, build: Build, sources: Iterable[str]) -> Iterator[str]:
+        objects = [f"{build.name}/{source}.o" for source in sources]
+        linked = [*objects, str(library)] if build.library else objects
+        yield f"build {build.name}/{what}: {rule} {' '.join(linked)}"
+        yield f"  build = {build.name}\n  more = {shlex.join(build.flags)}"
+
     for program in programs:
         for build in program.builds:
-            objects = []
-            for source in program.sources_for(build):
-                objects.append(f"{build.name}/{source}.o")
-                if objects[-1] in seen:
-                    continue
-                seen.add(objects[-1])
-                place = folder() if source.startswith("units/") else ROOT
-                yield f"build {objects[-1]}: cxx {place / source}"
-                yield f"  build = {build.name}\n  source = {source}"
-                yield f"  more = {shlex.join(build.flags)}"
-                yield f"  language = {'-x c++' if source.endswith('.cu') else ''}"
-            linked = [*objects, str(library)] if build.library else objects
-            yield f"build {build.name}/{program.name}: link {' '.join(linked)}"
-            yield f"  build = {build.name}\n  more = {shlex.join(build.flags)}"
+            sources = program.sources_for(build)
+            yield from compiled(sources, build)
+            yield from made("link", program.name, build, sources)
+    for build in (SHIM, SHIM_OPTIMIZED):
+        sources = [f"units/{name}.cpp" for name in layer_units()]
+        sources += [str(path.relative_to(ROOT)) for path in native_build.cuda_sources()]
+        yield from compiled(sources, build)
+        yield from made("archive", SHIM_LIBRARY, build, sources)
     yield ""
 
 
@@ -256,7 +277,7 @@ def make(wanted: Iterable[tuple[str, Build]], *, quiet: bool = True) -> None:
     """Build programs in one run of ninja, each only once per process.
 
     Args:
-        wanted: names and builds.
+        wanted: names and builds; of programs, or `SHIM_LIBRARY`.
         quiet: True if the compilers' output is kept for an error, False if it is shown.
 
     Raises:
@@ -301,7 +322,7 @@ def needed(tests: Iterable[str]) -> list[tuple[str, Build]]:
 
 @functools.cache
 def get(name: str, build: Build) -> Path:
-    """Return a program, built if it was not.
+    """Return a program, or `SHIM_LIBRARY`, built if it was not.
 
     Raises:
         RuntimeError: it does not compile; with the compiler's output.
