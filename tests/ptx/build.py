@@ -26,7 +26,7 @@ THREAD = programs.THREAD
 # What computes uses nothing that threads share: ThreadSanitizer need not look.
 COMPUTING = ("program", "decoder", "instructions", "arithmetic", "machine", "memory")
 SHARING = {TURNS: ("access", "coroutines"), WATCHED: ("access", "threads")}
-FLAGS = "-g1 -Wall -Wextra -Werror -pthread -fwrapv -ffp-contract=off -DFC_SHIM"
+FLAGS = "-g1 -Wall -Wextra -Werror -pthread -fwrapv -ffp-contract=off -DFC_SHIM -std=c++20"
 NAMES = (
     *("multi_copy", "multi_reduce", "multi_combine", "multi_gradient"),
     *("device_set", "exchange", "peer_collectives", "peer_soak", "peer_threads"),
