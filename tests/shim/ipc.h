@@ -258,17 +258,17 @@ class Ipc {
 
 }  // namespace fastcomm::shim
 
-inline cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* memory) {
+FC_API cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* memory) {
   const cudaError_t result = fastcomm::shim::Ipc::get().handle_of(handle, memory);
   return result == cudaSuccess ? result : fastcomm::shim::fail(result);
 }
-inline cudaError_t cudaIpcOpenMemHandle(void** memory, cudaIpcMemHandle_t handle, unsigned flags) {
+FC_API cudaError_t cudaIpcOpenMemHandle(void** memory, cudaIpcMemHandle_t handle, unsigned flags) {
   if (fastcomm::shim::unsafe() != cudaSuccess) return cudaErrorStreamCaptureUnsupported;
   fastcomm::shim::need_context();
   const cudaError_t result = fastcomm::shim::Ipc::get().open(memory, handle, flags);
   return result == cudaSuccess ? result : fastcomm::shim::fail(result);
 }
-inline cudaError_t cudaIpcCloseMemHandle(void* memory) {
+FC_API cudaError_t cudaIpcCloseMemHandle(void* memory) {
   if (fastcomm::shim::unsafe() != cudaSuccess) return cudaErrorStreamCaptureUnsupported;
   fastcomm::shim::need_context();
   const cudaError_t result = fastcomm::shim::Ipc::get().close(memory);

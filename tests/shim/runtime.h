@@ -99,6 +99,8 @@ class Runtime {
     static Runtime& runtime = *new Runtime;  // never destroyed: workers may still run at exit
     return runtime;
   }
+  /// Called when a process first uses the runtime, if a program has set it; it may not get().
+  inline static void (*set_up)(Runtime&) = nullptr;
 
   /// links[a][b]: what device a can do with the memory of device b. `queues` is how many a device
   /// has, which streams take in turn; 0: each stream has its own. Before any stream is used.
@@ -163,13 +165,14 @@ class Runtime {
 
   /// `device` -1: pinned memory of the host.
   void* allocate(size_t bytes, int device) {
-    const size_t size = (bytes + 255) / 256 * 256;
+    const size_t size = (bytes + red_zone + 255) / 256 * 256;
     if (size < bytes || size > most_bytes) return nullptr;
     void* memory = device == -1 ? std::aligned_alloc(256, size) : source_.allocate(size);
     if (memory == nullptr) return nullptr;
     // Stands for whatever was there before; of much memory only as much as is quickly written.
-    std::memset(device == -1 ? memory : source_.on_host(memory), 0xa5,
-                std::min(size, size_t{1} << 22));
+    void* const there = device == -1 ? memory : source_.on_host(memory);
+    std::memset(there, 0xa5, std::min(size, size_t{1} << 22));
+    comes(memory, bytes, there);
     std::lock_guard<std::mutex> lock(mutex_);
     ranges_[reinterpret_cast<uintptr_t>(memory)] = Range{bytes, device};
     ++allocations;
@@ -177,6 +180,7 @@ class Runtime {
   }
   cudaError_t free(void* memory) {
     if (memory == nullptr) return cudaSuccess;
+    goes(memory);
     std::unique_lock<std::mutex> lock(mutex_);
     auto found = ranges_.find(reinterpret_cast<uintptr_t>(memory));
     if (found == ranges_.end() || found->second.mapped) return cudaErrorInvalidValue;
@@ -232,6 +236,7 @@ class Runtime {
   /// Memory of `device` that was not allocated here; until forget(). By grant: for the devices
   /// granted access alone, else also for those that have access to all of that device's.
   void adopt(void* memory, size_t bytes, int device, bool by_grant) {
+    comes(memory, bytes, device == -1 ? memory : source_.on_host(memory));
     std::lock_guard<std::mutex> lock(mutex_);
     Range& made = ranges_[reinterpret_cast<uintptr_t>(memory)] = Range{bytes, device};
     made.mapped = true;
@@ -267,6 +272,7 @@ class Runtime {
     return cudaSuccess;
   }
   void forget(void* memory) {
+    goes(memory);
     std::lock_guard<std::mutex> lock(mutex_);
     const auto found = ranges_.find(reinterpret_cast<uintptr_t>(memory));
     Order::get().freed(memory, found->second.bytes);
@@ -318,6 +324,10 @@ class Runtime {
     return there.shadow + offset;
   }
 
+  // Told of memory that devices may use, when it is there and before it goes.
+  std::function<void(void* memory, size_t bytes, void* on_host)> comes = [](auto...) {};
+  std::function<void(void* memory)> goes = [](auto...) {};
+  size_t red_zone = 0;                  // behind each allocation, which nobody may use
   size_t most_bytes = size_t{1} << 40;  // what an allocation may take: less, to see one fail
   bool registers = true;                // the host's own memory: not everywhere
   std::set<int> displays;               // devices that drive one; before any is used
@@ -326,6 +336,10 @@ class Runtime {
   std::atomic<uint64_t> allocations{0};  // so far
 
  private:
+  Runtime() {
+    if (set_up != nullptr) set_up(*this);
+  }
+
   struct Range {
     size_t bytes;
     int device;

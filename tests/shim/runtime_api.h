@@ -6,7 +6,12 @@
 
 #include "shim/submit.h"
 
-inline const char* cudaGetErrorString(cudaError_t error) {
+/// Linkage of these functions: tests/ptx/cudart.cpp has them under CUDA's own names.
+#if !defined(FC_API)
+#define FC_API inline
+#endif
+
+FC_API const char* cudaGetErrorString(cudaError_t error) {
   switch (error) {
     case cudaSuccess:
       return "no error";
@@ -48,28 +53,28 @@ inline const char* cudaGetErrorString(cudaError_t error) {
       return "unknown error";
   }
 }
-inline cudaError_t cudaPeekAtLastError() { return fastcomm::shim::last_error; }
-inline cudaError_t cudaGetLastError() {
+FC_API cudaError_t cudaPeekAtLastError() { return fastcomm::shim::last_error; }
+FC_API cudaError_t cudaGetLastError() {
   return std::exchange(fastcomm::shim::last_error, cudaSuccess);
 }
 
 // Devices.
-inline cudaError_t cudaGetDeviceCount(int* count) {
+FC_API cudaError_t cudaGetDeviceCount(int* count) {
   *count = fastcomm::shim::Runtime::get().devices();
   return cudaSuccess;
 }
-inline cudaError_t cudaGetDevice(int* device) {
+FC_API cudaError_t cudaGetDevice(int* device) {
   *device = fastcomm::shim::current_device;
   return cudaSuccess;
 }
-inline cudaError_t cudaSetDevice(int device) {
+FC_API cudaError_t cudaSetDevice(int device) {
   if (device < 0 || device >= fastcomm::shim::Runtime::get().devices()) {
     return fastcomm::shim::fail(cudaErrorInvalidDevice);
   }
   fastcomm::shim::set_device(device);
   return cudaSuccess;
 }
-inline cudaError_t cudaDeviceGetAttribute(int* value, int attribute, int device) {
+FC_API cudaError_t cudaDeviceGetAttribute(int* value, int attribute, int device) {
   if (attribute == cudaDevAttrMultiProcessorCount) {
     *value = 3;
   } else if (attribute == cudaDevAttrKernelExecTimeout) {
@@ -79,11 +84,11 @@ inline cudaError_t cudaDeviceGetAttribute(int* value, int attribute, int device)
   }
   return cudaSuccess;
 }
-inline cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
+FC_API cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
   *can = fastcomm::shim::Runtime::get().can_access(device, peer);
   return cudaSuccess;
 }
-inline cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned) {
+FC_API cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned) {
   if (fastcomm::shim::unsafe() != cudaSuccess) return cudaErrorStreamCaptureUnsupported;
   fastcomm::shim::need_context();
   const cudaError_t result =
@@ -91,56 +96,56 @@ inline cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned) {
   return result == cudaSuccess ? result : fastcomm::shim::fail(result);
 }
 /// SIM_DRIVER is the CUDA version of the driver, 12010 for 12.1.
-inline cudaError_t cudaDriverGetVersion(int* version) {
+FC_API cudaError_t cudaDriverGetVersion(int* version) {
   const char* const driver = std::getenv("SIM_DRIVER");
   *version = driver != nullptr ? std::atoi(driver) : 13000;
   return cudaSuccess;
 }
-inline cudaError_t cudaRuntimeGetVersion(int* version) {
+FC_API cudaError_t cudaRuntimeGetVersion(int* version) {
   *version = 13000;
   return cudaSuccess;
 }
-inline cudaError_t cudaDeviceGetPCIBusId(char* bus, int bytes, int device) {
+FC_API cudaError_t cudaDeviceGetPCIBusId(char* bus, int bytes, int device) {
   std::snprintf(bus, static_cast<size_t>(bytes), "0000:%02X:00.0", 0x10 + device);
   return cudaSuccess;
 }
 
 // Memory. It is freed at once, so no work that uses it may be under way.
-inline cudaError_t cudaMalloc(void** memory, size_t bytes) {
+FC_API cudaError_t cudaMalloc(void** memory, size_t bytes) {
   if (fastcomm::shim::unsafe() != cudaSuccess) return cudaErrorStreamCaptureUnsupported;
   fastcomm::shim::need_context();
   *memory = fastcomm::shim::Runtime::get().allocate(bytes, fastcomm::shim::current_device);
   return *memory != nullptr ? cudaSuccess : fastcomm::shim::fail(cudaErrorMemoryAllocation);
 }
-inline cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
+FC_API cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
   if (fastcomm::shim::unsafe() != cudaSuccess) return cudaErrorStreamCaptureUnsupported;
   fastcomm::shim::need_context();
   *memory = fastcomm::shim::Runtime::get().allocate(bytes, -1);
   return *memory != nullptr ? cudaSuccess : fastcomm::shim::fail(cudaErrorMemoryAllocation);
 }
-inline cudaError_t cudaFree(void* memory) {
+FC_API cudaError_t cudaFree(void* memory) {
   if (fastcomm::shim::unsafe() != cudaSuccess) return cudaErrorStreamCaptureUnsupported;
   fastcomm::shim::pass_driver();
   return fastcomm::shim::Runtime::get().free(memory);
 }
-inline cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
-inline cudaError_t cudaHostRegister(void* memory, size_t bytes, unsigned) {
+FC_API cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
+FC_API cudaError_t cudaHostRegister(void* memory, size_t bytes, unsigned) {
   if (fastcomm::shim::unsafe() != cudaSuccess) return cudaErrorStreamCaptureUnsupported;
   fastcomm::shim::need_context();
   const cudaError_t result = fastcomm::shim::Runtime::get().register_host(memory, bytes);
   return result == cudaSuccess ? result : fastcomm::shim::fail(result);
 }
-inline cudaError_t cudaHostUnregister(void* memory) {
+FC_API cudaError_t cudaHostUnregister(void* memory) {
   if (fastcomm::shim::unsafe() != cudaSuccess) return cudaErrorStreamCaptureUnsupported;
   const cudaError_t result = fastcomm::shim::Runtime::get().unregister_host(memory);
   return result == cudaSuccess ? result : fastcomm::shim::fail(result);
 }
-inline cudaError_t cudaHostGetDevicePointer(void** there, void* memory, unsigned) {
+FC_API cudaError_t cudaHostGetDevicePointer(void** there, void* memory, unsigned) {
   *there = memory;
   const bool known = fastcomm::shim::Runtime::get().find(memory).has_value();
   return known ? cudaSuccess : fastcomm::shim::fail(cudaErrorInvalidValue);
 }
-inline cudaError_t cudaMemcpyAsync(void* dst, const void* src, size_t bytes, cudaMemcpyKind,
+FC_API cudaError_t cudaMemcpyAsync(void* dst, const void* src, size_t bytes, cudaMemcpyKind,
                                    cudaStream_t stream) {
   using fastcomm::shim::Runtime;
   return fastcomm::shim::submit(
@@ -150,7 +155,7 @@ inline cudaError_t cudaMemcpyAsync(void* dst, const void* src, size_t bytes, cud
         std::memcpy(to, from, bytes);
       });
 }
-inline cudaError_t cudaMemsetAsync(void* dst, int value, size_t bytes, cudaStream_t stream) {
+FC_API cudaError_t cudaMemsetAsync(void* dst, int value, size_t bytes, cudaStream_t stream) {
   return fastcomm::shim::submit(stream, "cudaMemsetAsync", {fastcomm::shim::writes(dst, bytes)},
                                 [to = fastcomm::shim::Runtime::get().on_host(dst), value, bytes] {
                                   std::memset(to, value, bytes);
@@ -158,16 +163,16 @@ inline cudaError_t cudaMemsetAsync(void* dst, int value, size_t bytes, cudaStrea
 }
 
 // Streams.
-inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+FC_API cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   fastcomm::shim::need_context();
   *stream = fastcomm::shim::Runtime::get().make_stream(fastcomm::shim::current_device);
   return cudaSuccess;
 }
-inline cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+FC_API cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   fastcomm::shim::Runtime::get().destroy(stream);
   return cudaSuccess;
 }
-inline cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+FC_API cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   if (fastcomm::shim::unsafe() != cudaSuccess) return cudaErrorStreamCaptureUnsupported;
   using fastcomm::shim::Order;
   fastcomm::shim::Stream* const target = fastcomm::shim::Runtime::get().resolve(stream);
@@ -188,7 +193,7 @@ inline cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   fastcomm::shim::WideHost::get().saw(done->clock);
   return cudaSuccess;
 }
-inline cudaError_t cudaDeviceSynchronize() {
+FC_API cudaError_t cudaDeviceSynchronize() {
   if (fastcomm::shim::unsafe() != cudaSuccess) return cudaErrorStreamCaptureUnsupported;
   if (fastcomm::shim::Capture::spoil(fastcomm::shim::current_device)) {
     return fastcomm::shim::fail(cudaErrorStreamCaptureUnsupported);
@@ -201,7 +206,7 @@ inline cudaError_t cudaDeviceSynchronize() {
       });
   return failure;
 }
-inline cudaError_t cudaStreamQuery(cudaStream_t stream) {
+FC_API cudaError_t cudaStreamQuery(cudaStream_t stream) {
   if (fastcomm::shim::unsafe() != cudaSuccess) return cudaErrorStreamCaptureUnsupported;
   using fastcomm::shim::Order;
   fastcomm::shim::Stream* const target = fastcomm::shim::Runtime::get().resolve(stream);
@@ -218,17 +223,17 @@ inline cudaError_t cudaStreamQuery(cudaStream_t stream) {
 }
 
 // Events.
-inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+FC_API cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   fastcomm::shim::need_context();
   *event = new fastcomm::shim::Event(fastcomm::shim::current_device);
   ++fastcomm::shim::Runtime::get().allocations;
   return cudaSuccess;
 }
-inline cudaError_t cudaEventDestroy(cudaEvent_t event) {
+FC_API cudaError_t cudaEventDestroy(cudaEvent_t event) {
   delete event;
   return cudaSuccess;
 }
-inline cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+FC_API cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   using fastcomm::shim::Order;
   if (fastcomm::shim::Runtime::get().empty.load(std::memory_order_relaxed)) return cudaSuccess;
   fastcomm::shim::Stream* const target = fastcomm::shim::Runtime::get().resolve(stream);
@@ -250,7 +255,7 @@ inline cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   });
   return cudaSuccess;
 }
-inline cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+FC_API cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   using fastcomm::shim::Order;
   fastcomm::shim::Stream* const target = fastcomm::shim::Runtime::get().resolve(stream);
   if (target == nullptr) return cudaSuccess;
@@ -274,7 +279,7 @@ inline cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, u
   });
   return cudaSuccess;
 }
-inline cudaError_t cudaEventQuery(cudaEvent_t event) {
+FC_API cudaError_t cudaEventQuery(cudaEvent_t event) {
   fastcomm::shim::pass_driver();
   if (fastcomm::shim::unsafe() != cudaSuccess) return cudaErrorStreamCaptureUnsupported;
   if (event->capture != nullptr) {
@@ -288,7 +293,7 @@ inline cudaError_t cudaEventQuery(cudaEvent_t event) {
   fastcomm::shim::WideHost::get().saw(awaited->clock);
   return cudaSuccess;
 }
-inline cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+FC_API cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   if (fastcomm::shim::unsafe() != cudaSuccess) return cudaErrorStreamCaptureUnsupported;
   if (event->capture != nullptr) {
     event->capture->invalid = true;
@@ -301,7 +306,7 @@ inline cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   fastcomm::shim::WideHost::get().saw(awaited->clock);
   return cudaSuccess;
 }
-inline cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
+FC_API cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
   const fastcomm::shim::Signal* const from = begin->recorded.load();
   const fastcomm::shim::Signal* const to = end->recorded.load();
   if (from == nullptr || to == nullptr) {
@@ -329,7 +334,7 @@ inline cudaStreamCaptureStatus capture_status(const Stream* stream) {
 }
 }  // namespace fastcomm::shim
 
-inline cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
+FC_API cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
   *status = fastcomm::shim::capture_status(fastcomm::shim::Runtime::get().resolve(stream));
   return cudaSuccess;
 }
@@ -341,14 +346,14 @@ inline cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptu
   if (*status == cudaStreamCaptureStatusActive) *number = target->capture->number;
   return cudaSuccess;
 }
-inline cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
+FC_API cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
   if (stream == nullptr || stream->capture != nullptr) {
     return fastcomm::shim::fail(cudaErrorStreamCaptureUnsupported);
   }
   new fastcomm::shim::Capture(stream, mode);  // not freed: events may still name it
   return cudaSuccess;
 }
-inline cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+FC_API cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   fastcomm::shim::Capture* const capture = stream->capture;
   if (capture == nullptr || capture->origin != stream) {
     return fastcomm::shim::fail(cudaErrorInvalidValue);
@@ -361,11 +366,11 @@ inline cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph)
   if (invalid) return fastcomm::shim::fail(cudaErrorStreamCaptureInvalidated);
   return joined ? cudaSuccess : fastcomm::shim::fail(cudaErrorStreamCaptureUnjoined);
 }
-inline cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, uint64_t) {
+FC_API cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, uint64_t) {
   *exec = new fastcomm::shim::Graph(*graph);
   return cudaSuccess;
 }
-inline cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
+FC_API cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
   for (const fastcomm::shim::Graph::Node& node : exec->nodes) {
     fastcomm::shim::next_skip = node.skip;
     const cudaError_t result = fastcomm::shim::submit(
@@ -375,17 +380,17 @@ inline cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
   }
   return cudaSuccess;
 }
-inline cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+FC_API cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
   delete graph;
   return cudaSuccess;
 }
 /// Launches may still be under way: they have copies of the graph's work.
-inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
+FC_API cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
   delete exec;
   return cudaSuccess;
 }
 /// Per thread. Makes a context on the current device, as CUDA does.
-inline cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+FC_API cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
   fastcomm::shim::need_context();
   std::swap(*mode, fastcomm::shim::capture_mode);
   return cudaSuccess;

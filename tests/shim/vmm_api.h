@@ -10,14 +10,14 @@ inline char* address_of_device(CUdeviceptr address) { return reinterpret_cast<ch
 
 }  // namespace fastcomm::shim
 
-inline CUresult cuMemGetAllocationGranularity(size_t* bytes, const CUmemAllocationProp*,
+FC_API CUresult cuMemGetAllocationGranularity(size_t* bytes, const CUmemAllocationProp*,
                                               CUmemAllocationGranularity_flags) {
   if (fastcomm::shim::Vmm::get().refuses("cuMemGetAllocationGranularity"))
     return CUDA_ERROR_NOT_SUPPORTED;
   *bytes = fastcomm::shim::Vmm::kGranularity;
   return CUDA_SUCCESS;
 }
-inline CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes,
+FC_API CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes,
                             const CUmemAllocationProp* prop, unsigned long long flags) {
   if (fastcomm::shim::Vmm::get().refuses("cuMemCreate")) return CUDA_ERROR_NOT_SUPPORTED;
   if (flags != 0 || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED ||
@@ -27,15 +27,15 @@ inline CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes,
   return fastcomm::shim::Vmm::get().create(handle, bytes, prop->location.id,
                                            prop->requestedHandleTypes);
 }
-inline CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
+FC_API CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
   return fastcomm::shim::Vmm::get().release(handle);
 }
-inline CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* address) {
+FC_API CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* address) {
   return fastcomm::shim::Vmm::get().retain(handle, address);
 }
 /// `shareable` points to an int, for a descriptor that the caller closes, or to a
 /// CUmemFabricHandle.
-inline CUresult cuMemExportToShareableHandle(void* shareable, CUmemGenericAllocationHandle handle,
+FC_API CUresult cuMemExportToShareableHandle(void* shareable, CUmemGenericAllocationHandle handle,
                                              CUmemAllocationHandleType type,
                                              unsigned long long flags) {
   if (fastcomm::shim::Vmm::get().refuses("cuMemExportToShareableHandle"))
@@ -51,7 +51,7 @@ inline CUresult cuMemExportToShareableHandle(void* shareable, CUmemGenericAlloca
 }
 /// `shareable` points to a CUmemFabricHandle, or is the value of a descriptor, which the caller may
 /// close afterwards.
-inline CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle,
+FC_API CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle,
                                                void* shareable, CUmemAllocationHandleType type) {
   if (fastcomm::shim::Vmm::get().refuses("cuMemImportFromShareableHandle"))
     return CUDA_ERROR_NOT_SUPPORTED;
@@ -62,7 +62,7 @@ inline CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* han
   if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_INVALID_VALUE;
   return vmm.import(handle, static_cast<int>(reinterpret_cast<intptr_t>(shareable)));
 }
-inline CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t alignment,
+FC_API CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t alignment,
                                     CUdeviceptr wanted, unsigned long long flags) {
   if (fastcomm::shim::Vmm::get().refuses("cuMemAddressReserve")) return CUDA_ERROR_NOT_SUPPORTED;
   if (flags != 0 || alignment > fastcomm::shim::Vmm::kGranularity || wanted != 0) {
@@ -70,20 +70,20 @@ inline CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t a
   }
   return fastcomm::shim::Vmm::get().reserve(address, bytes);
 }
-inline CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {
+FC_API CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {
   return fastcomm::shim::Vmm::get().free_addresses(fastcomm::shim::address_of_device(address),
                                                    bytes);
 }
-inline CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
+FC_API CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
                          CUmemGenericAllocationHandle handle, unsigned long long flags) {
   if (fastcomm::shim::Vmm::get().refuses("cuMemMap")) return CUDA_ERROR_NOT_SUPPORTED;
   if (flags != 0 || offset != 0) return CUDA_ERROR_INVALID_VALUE;
   return fastcomm::shim::Vmm::get().map(fastcomm::shim::address_of_device(address), bytes, handle);
 }
-inline CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
+FC_API CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
   return fastcomm::shim::Vmm::get().unmap(fastcomm::shim::address_of_device(address), bytes);
 }
-inline CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc* access,
+FC_API CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc* access,
                                size_t count) {
   if (fastcomm::shim::Vmm::get().refuses("cuMemSetAccess")) return CUDA_ERROR_NOT_SUPPORTED;
   for (size_t i = 0; i < count; ++i) {
@@ -97,7 +97,7 @@ inline CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAcc
   }
   return CUDA_SUCCESS;
 }
-inline CUresult cuMemGetAddressRange(CUdeviceptr* base, size_t* bytes, CUdeviceptr address) {
+FC_API CUresult cuMemGetAddressRange(CUdeviceptr* base, size_t* bytes, CUdeviceptr address) {
   const auto found =
       fastcomm::shim::Runtime::get().find(fastcomm::shim::address_of_device(address));
   if (!found || found->device == -1) return CUDA_ERROR_NOT_FOUND;  // -1: memory of the host
