@@ -3,7 +3,7 @@
 // a fence as an instruction that is not understood.
 #include <type_traits>
 
-#include "memory.h"
+#include "machine.h"
 
 namespace fastcomm::ptx {
 namespace {
@@ -22,14 +22,6 @@ uint64_t as_word(const void* at, unsigned bytes, const Use& use) {
     default:
       return use(static_cast<uint64_t*>(word));
   }
-}
-
-template <int kSuccess, int kFailure, class T>
-uint64_t change_word(T* word, Change kind, T value, T wanted) {
-  if (kind == Change::kExchange) return __atomic_exchange_n(word, value, kSuccess);
-  if (kind == Change::kAdd) return __atomic_fetch_add(word, value, kSuccess);
-  __atomic_compare_exchange_n(word, &wanted, value, false, kSuccess, kFailure);
-  return wanted;
 }
 
 }  // namespace
@@ -51,15 +43,11 @@ void store(char* to, uint64_t given, unsigned bytes, Order order) {
   });
 }
 
-uint64_t change(char* at, Change kind, uint64_t value, uint64_t wanted, unsigned bytes,
-                Order order) {
+uint64_t exchange(char* at, uint64_t given, unsigned bytes, Order order) {
   return as_word(at, bytes, [&](auto* word) -> uint64_t {
-    using T = std::remove_reference_t<decltype(*word)>;
-    const auto to = static_cast<T>(value);
-    const auto from = static_cast<T>(wanted);
-    return order == Order::kRelaxed
-               ? change_word<__ATOMIC_RELAXED, __ATOMIC_RELAXED>(word, kind, to, from)
-               : change_word<__ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE>(word, kind, to, from);
+    const auto value = static_cast<std::remove_reference_t<decltype(*word)>>(given);
+    return order == Order::kRelaxed ? __atomic_exchange_n(word, value, __ATOMIC_RELAXED)
+                                    : __atomic_exchange_n(word, value, __ATOMIC_ACQ_REL);
   });
 }
 

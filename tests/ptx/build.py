@@ -29,7 +29,7 @@ SHARING = {TURNS: ("access", "coroutines"), WATCHED: ("access", "threads")}
 FLAGS = "-g1 -Wall -Wextra -Werror -pthread -fwrapv -ffp-contract=off -DFC_SHIM -std=c++20"
 NAMES = (
     *("multi_copy", "multi_reduce", "multi_combine", "multi_gradient"),
-    *("device_set", "exchange", "peer_collectives", "peer_soak", "peer_threads"),
+    *("device_set", "exchange", "peer_collectives", "peer_threads"),
 )
 # Locks of the host's code, which is compiled without ThreadSanitizer.
 SUPPRESSED = "race:pthread_mutex_lock\n"
@@ -47,7 +47,7 @@ def _lines() -> Iterator[str]:
     cxx = shlex.join([*native_build.launcher(), *native_build.compiler(), *common])
     yield f"rule cxx\n  command = {cxx} $flags -MMD -MF $out.d -c $in -o $out"
     yield "  depfile = $out.d\n  deps = gcc"
-    linked = shlex.join([*native_build.compiler(), "-pthread"])
+    linked = shlex.join([*native_build.compiler(), "-pthread", "-rdynamic"])
     yield f"rule link\n  command = {linked} $flags $in -o $out"
 
     def compiled(source: str, out: str, flags: str) -> str:
@@ -55,25 +55,21 @@ def _lines() -> Iterator[str]:
 
     for name in COMPUTING:
         yield compiled(f"tests/ptx/{name}.cpp", f"{name}.o", f"{FLAGS} -O2")
-    for build, names in SHARING.items():
-        flags = f"-O1 {THREAD} -Wno-tsan" if build == WATCHED else "-O2"
-        for name in (*names, "cudart", "check"):
-            yield compiled(f"tests/ptx/{name}.cpp", f"{build}/{name}.o", f"{FLAGS} {flags}")
     cuda = f"{nvcc.HOME}/include"
     # The names of built-in variables, for what tests include of kernels and do not call.
     host = f"-DFC_WITH_CUDA=1 -isystem {cuda} -include {cuda}/device_launch_parameters.h"
     for name in NAMES:
         source = f"tests/cpp/shim_{name}_test.cpp"
         yield compiled(source, f"{name}.o", f"-O1 -g1 -pthread {host} -I{ROOT / 'tests/cpp'}")
-    library = nvcc.library()
     for build, names in SHARING.items():
+        flags = f"-O1 {THREAD} -Wno-tsan" if build == WATCHED else "-O2"
+        for name in (*names, "cudart", "check"):
+            yield compiled(f"tests/ptx/{name}.cpp", f"{build}/{name}.o", f"{FLAGS} {flags}")
         shared = [f"{name}.o" for name in COMPUTING] + [f"{build}/{name}.o" for name in names]
-        for name in NAMES:
-            objects = f"{name}.o {build}/cudart.o {' '.join(shared)} {library}"
-            yield f"build {build}/{name}: link {objects}"
+        programs_of = {name: [f"{name}.o", f"{build}/cudart.o"] for name in NAMES}
+        for name, own in {**programs_of, "check": [f"{build}/check.o"]}.items():
+            yield f"build {build}/{name}: link {' '.join([*own, *shared])} {nvcc.library()}"
             yield f"  flags = {THREAD if build == WATCHED else ''}"
-        yield f"build {build}/check: link {build}/check.o {' '.join(shared)}"
-        yield f"  flags = {THREAD if build == WATCHED else ''}"
     yield ""
 
 
@@ -99,19 +95,17 @@ def program(name: str, build: str = TURNS) -> Path:
 
 
 def environment(
-    seed: int = 1, *, changed: Path | None = None, more: Mapping[str, str] | None = None
+    *, changed: Path | None = None, more: Mapping[str, str] | None = None
 ) -> dict[str, str]:
     """Return the variables of a run.
 
     Args:
-        seed: of the schedule of threads.
         changed: PTX that takes the place of the file of the same name.
         more: what a test sets besides.
     """
     files = [changed if changed and path.name == changed.name else path for path in ptx_files()]
     return {
         "FC_PTX": os.pathsep.join(map(str, files)),
-        "FC_PTX_SEED": str(seed),
         "TSAN_OPTIONS": f"exitcode=66 suppressions={FOLDER / 'suppressed'}",
         **(more or {}),
     }

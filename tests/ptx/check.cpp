@@ -3,51 +3,36 @@
 //   check FILE...                      decodes all kernels, and prints how many there are
 //   check FILE KERNEL THREADS WORD...  runs a block of a kernel, whose one parameter is the address
 //                                      of an array of the words of 64 bits, and prints them
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <iostream>
-#include <sstream>
 
 #include "machine.h"
 
 namespace fastcomm::ptx {
 namespace {
 
-std::string text_of(const char* name) {
-  std::ifstream file(name);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
-int decode_all(int count, char** names) {
+void decode_all(int count, char** names) {
   size_t kernels = 0;
   for (int i = 0; i < count; ++i) {
-    Program program(text_of(names[i]));
+    Program program(names[i]);
     for (const std::string& each : program.kernels()) program.function(each);
     kernels += program.kernels().size();
   }
   std::cout << kernels << " kernels\n";
-  return 0;
 }
 
-int run(const char* file, const char* kernel, const char* threads, int count, char** given) {
-  Program program(text_of(file));
+void run(const char* file, const char* kernel, const char* threads, int count, char** given) {
+  Program program(file);
   std::vector<uint64_t> words;
   for (int i = 0; i < count; ++i) words.push_back(std::strtoull(given[i], nullptr, 0));
   add_range(words.data(), words.size() * sizeof(uint64_t), words.data());
-  const char* const seed = std::getenv("FC_PTX_SEED");
-  Launch launch{&program.function(kernel),
-                static_cast<uint32_t>(std::strtoul(threads, nullptr, 10)), 1,
-                seed == nullptr ? 1 : std::strtoull(seed, nullptr, 10),
-                std::shared_ptr<char[]>(new char[sizeof(uint64_t)])};
+  const std::shared_ptr<char[]> parameters(new char[sizeof(uint64_t*)]);
   const uint64_t* const address = words.data();
-  std::memcpy(launch.parameters.get(), &address, sizeof(address));
-  run_grid(launch);
+  std::memcpy(parameters.get(), &address, sizeof(address));
+  const auto number = static_cast<uint32_t>(std::strtoul(threads, nullptr, 10));
+  run_grid({&program.function(kernel), number, /*blocks=*/1, /*seed=*/1, parameters});
   for (const uint64_t each : words) std::cout << each << "\n";
-  return 0;
 }
 
 }  // namespace
@@ -57,8 +42,8 @@ int main(int argc, char** argv) {
   using namespace fastcomm::ptx;
   try {
     const bool runs = argc > 3 && std::strstr(argv[2], ".ptx") == nullptr;
-    return runs ? run(argv[1], argv[2], argv[3], argc - 4, argv + 4)
-                : decode_all(argc - 1, argv + 1);
+    if (runs) run(argv[1], argv[2], argv[3], argc - 4, argv + 4);
+    if (!runs) decode_all(argc - 1, argv + 1);
   } catch (const Unknown& error) {
     std::cerr << error.what() << "\n";
     return 1;

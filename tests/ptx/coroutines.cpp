@@ -14,9 +14,7 @@ namespace {
 constexpr uint64_t kLongestTurn = 2000;  // operations
 
 struct Running {
-  explicit Running(const Launch& launch, uint32_t index) : block{&launch, index, nullptr} {
-    block.shared = std::make_unique<char[]>(launch.kernel->shared_bytes + 64);
-    std::fill_n(block.shared.get(), launch.kernel->shared_bytes, '\x5a');
+  explicit Running(const Launch& launch, uint32_t index) : block(launch, index) {
     for (uint32_t t = 0; t < launch.threads; ++t) threads.emplace_back(block, t);
   }
 
@@ -38,13 +36,12 @@ void run_grid(const Launch& launch) {
   }
   size_t looked = 0;  // in a row, without anything else done
   while (!ready.empty()) {
-    const size_t turn = launch.seed == 0 ? ready.size() - 1 : random() % ready.size();
+    const size_t turn = random() % ready.size();
     const auto [running, thread] = ready[turn];
-    const Pause pause = thread->run(launch.seed == 0 ? ~0ull : 1 + random() % kLongestTurn);
+    const Pause pause = thread->run(1 + random() % kLongestTurn);
     if (pause == Pause::kSpent || pause == Pause::kLooked) {
       looked = pause == Pause::kLooked ? looked + 1 : 0;
       if (looked > ready.size()) std::this_thread::yield();
-      if (launch.seed == 0) std::rotate(ready.begin(), ready.end() - 1, ready.end());
       continue;
     }
     looked = 0;

@@ -2,10 +2,9 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
 #include <optional>
 
-#include "text.h"
+#include "machine.h"
 
 namespace fastcomm::ptx {
 namespace {
@@ -17,10 +16,19 @@ const std::map<std::string_view, uint32_t> kBytes = {
     {"s16", 2},  {"f16", 2}, {"b32", 4}, {"u32", 4}, {"s32", 4}, {"f32", 4},
     {"b64", 8},  {"u64", 8}, {"s64", 8}, {"f64", 8}};
 
-const std::map<std::string_view, Given> kGiven = {
-    {"%tid.x", Given::kThread},    {"%ntid.x", Given::kThreads}, {"%ctaid.x", Given::kBlock},
-    {"%nctaid.x", Given::kBlocks}, {"%laneid", Given::kLane},
-};
+const std::map<std::string_view, Given> kSpecial = {
+    {"%tid.x", [](const Thread& t, uint32_t) -> uint64_t { return t.index; }},
+    {"%ntid.x", [](const Thread& t, uint32_t) -> uint64_t { return t.block->launch->threads; }},
+    {"%ctaid.x", [](const Thread& t, uint32_t) -> uint64_t { return t.block->index; }},
+    {"%nctaid.x", [](const Thread& t, uint32_t) -> uint64_t { return t.block->launch->blocks; }},
+    {"%laneid", [](const Thread& t, uint32_t) -> uint64_t { return t.index % 32; }}};
+
+uint64_t address_of_parameter(const Thread& thread, uint32_t index) {
+  return reinterpret_cast<uint64_t>(thread.frame->parameters[index]);
+}
+uint64_t address_of_outgoing(const Thread& thread, uint32_t offset) {
+  return reinterpret_cast<uint64_t>(thread.frame->outgoing.data() + offset);
+}
 
 /// The bits of a literal number; empty if it is none.
 std::optional<uint64_t> literal(std::string_view text) {
@@ -28,16 +36,16 @@ std::optional<uint64_t> literal(std::string_view text) {
   const char* const begin = word.c_str();
   char* end = nullptr;
   uint64_t value = 0;
-  if (starts_with(text, "0f") || starts_with(text, "0F") || starts_with(text, "0d") ||
-      starts_with(text, "0D")) {
+  if (text.empty() || (text[0] != '-' && (text[0] < '0' || text[0] > '9'))) return {};
+  if (text.size() > 1 && std::string_view("fFdD").find(text[1]) != text.npos) {
     value = std::strtoull(begin + 2, &end, 16);
-  } else if (starts_with(text, "-")) {
+  } else if (text[0] == '-') {
     value = static_cast<uint64_t>(std::strtoll(begin, &end, 0));
-  } else if (!text.empty() && std::isdigit(static_cast<unsigned char>(text[0]))) {
+  } else {
     value = std::strtoull(begin, &end, 0);
     if (*end == 'U') ++end;
   }
-  if (end == nullptr || *end != '\0') return {};
+  if (*end != '\0') return {};
   return value;
 }
 
@@ -48,25 +56,35 @@ uint32_t bytes_of(std::string_view type) {
   return found == kBytes.end() ? 0 : found->second;
 }
 
+Decoder::Decoder(Function& function, Program& file) : to_(function), file_(file), scopes_(1) {
+  for (const auto& [name, value] : kSpecial) {
+    scopes_[0].names[std::string(name)] = {kNone, value};
+  }
+}
+
 void Decoder::unknown(const char* what, std::string_view which) const {
   throw Unknown("PTX that is not understood: " + std::string(what) + " '" + std::string(which) +
                 "' in '" + std::string(now_) + "' of " + to_.name);
 }
 
 void Decoder::decode(std::string_view parameters, std::string_view body) {
-  scopes_.emplace_back();
   for (const std::string_view each : split(parameters, ',')) {
     now_ = each;
-    std::string name;
-    const Variable made = declare(each, &to_.parameter_bytes, &name);
-    variables_[name] = {Area::kParameter, static_cast<uint32_t>(to_.parameters.size())};
-    to_.parameters.push_back(made);
+    const auto index = static_cast<uint32_t>(to_.parameters.variables.size());
+    scopes_[0].names[declare(each, to_.parameters)] = {kNone, address_of_parameter, index};
   }
-  each_statement(body, [&](std::string_view text) { statement(text); });
-  Operation end;  // behind the last statement
-  end.execute = execute_return;
-  to_.code.push_back(end);
-  to_.text.push_back("}");
+  // A statement is "{", "}", "label:" or what a semicolon ends, which may have braces inside.
+  for (size_t begin = 0, end = 0; (end = body.find_first_of("{}:;", end)) != body.npos; ++end) {
+    const char c = body[end];
+    const std::string_view before = trimmed(body.substr(begin, end - begin));
+    const bool names = !before.empty() && before.find_first_of(" \t\n.") == before.npos;
+    if (c == ';' || (c == ':' ? names : before.empty())) {
+      statement(c == ';' ? before : trimmed(body.substr(begin, end + 1 - begin)));
+      begin = end + 1;
+    }
+  }
+  statement("ret");  // behind the last one
+  to_.text.back() = "}";
   if (to_.registers.size() >= kNone) unknown("number of registers", "");
   for (const auto& [number, label] : branches_) {
     const auto found = labels_.find(label);
@@ -103,11 +121,10 @@ void Decoder::share_registers() {
     for (const Register number : each.to) note(number, each.guard == kNone);
   }
   std::vector<Register> numbers(uses.size(), kNone);
-  std::vector<uint64_t> values;
+  const std::vector<uint64_t> values = std::exchange(to_.registers, {});
   for (size_t i = 0; i < uses.size(); ++i) {
     if (uses[i].between_labels && uses[i].first_block != 0) continue;
-    numbers[i] = static_cast<Register>(values.size());
-    values.push_back(to_.registers[i]);
+    numbers[i] = new_register(values[i]);
   }
   std::vector<Register> spare;
   for (uint32_t i = 0; i < to_.code.size(); ++i) {
@@ -116,11 +133,8 @@ void Decoder::share_registers() {
     const auto renumber = [&](Register& number) {
       if (number == kNone) return;
       Register& now = numbers[number];
-      if (now == kNone && spare.empty()) {
-        spare.push_back(static_cast<Register>(values.size()));
-        values.push_back(kPoison);
-      }
       if (now == kNone) {
+        if (spare.empty()) spare.push_back(new_register(kPoison));
         now = spare.back();
         spare.pop_back();
       }
@@ -139,11 +153,11 @@ void Decoder::share_registers() {
   for (Call& each : to_.calls) {
     for (Register& number : each.arguments) number = numbers[number];
   }
-  to_.registers = std::move(values);
 }
 
 void Decoder::statement(std::string_view text) {
   now_ = text;
+  if (text.empty()) return;
   if (text == "{") return scopes_.emplace_back(), void();
   if (text == "}") return scopes_.pop_back();
   if (text.back() == ':') {
@@ -158,73 +172,70 @@ void Decoder::statement(std::string_view text) {
 void Decoder::directive(std::string_view text) {
   std::string_view rest = text;
   const std::string_view word = take_word(rest);
-  std::string name;
   if (word == ".reg") {
     declare_registers(rest);
   } else if (word == ".shared") {
-    declare_shared(text);
+    declare_shared(text, scopes_.back());
   } else if (word == ".param") {
-    const Variable made = declare(text, &to_.outgoing_bytes, &name);
-    scopes_.back().outgoing[name] = static_cast<uint32_t>(to_.outgoing.size());
-    to_.outgoing.push_back(made);
+    const std::string name = declare(text, to_.outgoing);
+    const uint32_t offset = to_.outgoing.variables.back().offset;
+    scopes_.back().names[name] = {kNone, address_of_outgoing, offset};
   } else if (word != ".pragma") {
     unknown("directive", word);
   }
 }
 
-void Decoder::declare_shared(std::string_view text) {
-  std::string name;
-  to_.shared_bytes += 64;  // apart from each other, so that a read past the end hits none
-  const Variable made = declare(text, &to_.shared_bytes, &name);
-  variables_[name] = {Area::kShared, static_cast<uint32_t>(to_.shared.size())};
-  to_.shared.push_back(made);
+void Decoder::declare_shared(std::string_view text, Scope& scope) {
+  to_.shared.bytes += 64;  // apart from each other, so that a read past the end hits none
+  const std::string name = declare(text, to_.shared);
+  scope.names[name] = {constant(to_.shared.variables.back().offset)};
 }
 
-/// As ".param .align 8 .b8 name[16]"; `top` is where its area ends.
-Variable Decoder::declare(std::string_view text, uint32_t* top, std::string* name) const {
+/// As ".param .align 8 .b8 name[16]", at the end of its area. Returns the name.
+std::string Decoder::declare(std::string_view text, Area& area) const {
+  std::string_view name;
   uint32_t alignment = 0;
   uint32_t element = 0;
   uint32_t count = 1;
+  const auto number = [](std::string_view word) {
+    return static_cast<uint32_t>(literal(word).value_or(0));
+  };
   for (std::string_view rest = text; !rest.empty();) {
     const std::string_view word = take_word(rest);
     if (word == ".align") {
-      alignment = static_cast<uint32_t>(literal(take_word(rest)).value_or(0));
+      alignment = number(take_word(rest));
     } else if (word[0] == '.' && bytes_of(word.substr(1)) != 0) {
       element = bytes_of(word.substr(1));
     } else if (word[0] != '.') {
-      const size_t bracket = word.find('[');
-      *name = word.substr(0, bracket);
-      if (bracket != word.npos) {
-        const auto number = literal(word.substr(bracket + 1, word.size() - bracket - 2));
-        count = static_cast<uint32_t>(number.value_or(0));
-      }
+      name = word.substr(0, word.find('['));
+      if (name != word) count = number(inside(word.substr(name.size())));
     } else if (word != ".param" && word != ".shared") {
       unknown("directive", word);
     }
   }
-  if (element == 0 || count == 0 || name->empty()) unknown("declaration", text);
+  if (element == 0 || count == 0 || name.empty()) unknown("declaration", text);
   alignment = std::max(alignment, element);
-  *top = (*top + alignment - 1) / alignment * alignment;
-  const Variable made{*top, element * count};
-  *top += made.bytes;
-  return made;
+  const uint32_t offset = (area.bytes + alignment - 1) / alignment * alignment;
+  area.variables.push_back({offset, element * count});
+  area.bytes = offset + element * count;
+  return std::string(name);
 }
 
 /// As ".b32 %r<84>" or ".pred %p1, %p2".
 void Decoder::declare_registers(std::string_view text) {
   const std::string_view type = take_word(text);
   if (type.empty() || bytes_of(type.substr(1)) == 0) unknown("type", type);
+  Scope& scope = scopes_.back();
   for (const std::string_view name : split(text, ',')) {
-    const size_t run = name.find('<');
-    if (run == name.npos) {
-      scopes_.back().registers[std::string(name)] = new_register(kPoison);
+    const std::string_view start = name.substr(0, name.find('<'));
+    if (start == name) {
+      scope.names[std::string(name)] = {new_register(kPoison)};
       continue;
     }
-    const auto count = literal(name.substr(run + 1, name.size() - run - 2));
+    const auto count = literal(inside(name.substr(start.size())));
     if (!count) unknown("declaration", name);
-    const auto first = static_cast<uint32_t>(to_.registers.size());
+    scope.runs[std::string(start)] = {static_cast<uint32_t>(to_.registers.size()), *count};
     to_.registers.insert(to_.registers.end(), *count, kPoison);
-    scopes_.back().runs[std::string(name.substr(0, run))] = {first, static_cast<uint32_t>(*count)};
   }
 }
 
@@ -239,79 +250,52 @@ Register Decoder::constant(uint64_t value) {
   return found->second;
 }
 
-Register Decoder::given(Given what, uint32_t index) {
-  const auto [found, is_new] = givens_.try_emplace({what, index}, 0);
-  if (is_new) {
-    found->second = new_register(0);
-    to_.given.push_back({found->second, what, index});
-  }
-  return found->second;
-}
-
-Register Decoder::declared(std::string_view name) const {
-  const size_t digits = name.find_last_not_of("0123456789") + 1;
-  const auto number = literal(name.substr(digits));
-  for (auto scope = scopes_.rbegin(); scope != scopes_.rend(); ++scope) {
-    const auto alone = scope->registers.find(name);
-    if (alone != scope->registers.end()) return alone->second;
-    const auto run = scope->runs.find(name.substr(0, digits));
-    if (run != scope->runs.end() && number && *number < run->second.second) {
-      return static_cast<Register>(run->second.first + *number);
-    }
-  }
-  return kNone;
-}
-
-/// A variable's address.
-Register Decoder::symbol(std::string_view name) {
-  for (auto scope = scopes_.rbegin(); scope != scopes_.rend(); ++scope) {
-    const auto outgoing = scope->outgoing.find(name);
-    if (outgoing != scope->outgoing.end()) {
-      return given(Given::kOutgoing, to_.outgoing[outgoing->second].offset);
-    }
-  }
-  const auto of_file = find_.shared(name);
-  if (!of_file.empty() && variables_.count(name) == 0) declare_shared(of_file);
-  const auto found = variables_.find(name);
-  if (found == variables_.end()) return kNone;
-  const auto& [area, index] = found->second;
-  if (area == Area::kParameter) return given(Given::kParameter, index);
-  return constant(to_.shared[index].offset);
-}
-
-/// The register that holds an operand.
+/// The register that holds an operand; of a variable, its address.
 Register Decoder::reg(std::string_view operand) {
   if (operand == "_") return new_register(0);  // a result that nobody wants
   if (const auto value = literal(operand)) return constant(*value);
-  const auto special = kGiven.find(operand);
-  if (special != kGiven.end()) return given(special->second, 0);
-  Register found = declared(operand);
-  if (found == kNone) found = symbol(operand);
-  if (found == kNone) unknown("operand", operand);
-  return found;
+  const size_t digits = operand.find_last_not_of("0123456789") + 1;
+  const auto number = literal(operand.substr(digits));
+  for (auto scope = scopes_.rbegin(); scope != scopes_.rend(); ++scope) {
+    const auto found = scope->names.find(operand);
+    if (found != scope->names.end()) {
+      auto& [made, value, index] = found->second;
+      if (made == kNone) {
+        made = new_register(0);
+        to_.given.push_back({made, value, index});
+      }
+      return made;
+    }
+    const auto run = scope->runs.find(operand.substr(0, digits));
+    if (run != scope->runs.end() && number && *number < run->second.count) {
+      return static_cast<Register>(run->second.first + *number);
+    }
+  }
+  const std::string_view of_file = file_.shared(operand);
+  if (of_file.empty()) unknown("operand", operand);
+  declare_shared(of_file, scopes_.front());
+  return reg(operand);
 }
 
 /// As "[%rd1+8]" or "[name+-4]".
 void Decoder::address(std::string_view operand, Operation& made) {
   if (operand.size() < 3 || operand.front() != '[') unknown("address", operand);
-  std::string_view base = trimmed(operand.substr(1, operand.size() - 2));
-  const size_t plus = base.find('+');
-  if (plus != base.npos) {
-    const auto offset = literal(trimmed(base.substr(plus + 1)));
+  const std::string_view all = inside(operand);
+  const std::string_view base = all.substr(0, all.find('+'));
+  if (base != all) {
+    const auto offset = literal(trimmed(all.substr(base.size() + 1)));
     if (!offset) unknown("address", operand);
     made.offset = static_cast<int64_t>(*offset);
-    base = trimmed(base.substr(0, plus));
   }
-  made.from[0] = reg(base);
+  made.from[0] = reg(trimmed(base));
 }
 
-/// As "{%r1, %r2}", or one register.
-void Decoder::several(std::string_view operand, Register* numbers, size_t* count) {
-  const bool braces = operand.front() == '{';
-  const Words all = braces ? split(operand.substr(1, operand.size() - 2), ',') : Words{operand};
+/// As "{%r1, %r2}", or one register. Returns how many there are.
+uint8_t Decoder::several(std::string_view operand, Register* numbers) {
+  const Words all = operand.front() == '{' ? split(inside(operand), ',') : Words{operand};
   if (all.empty() || all.size() > 4) unknown("operand", operand);
-  for (size_t i = 0; i < all.size(); ++i) numbers[i] = reg(all[i]);
-  *count = all.size();
+  for (const std::string_view each : all) *numbers++ = reg(each);
+  return static_cast<uint8_t>(all.size());
 }
 
 }  // namespace fastcomm::ptx

@@ -1,11 +1,45 @@
 // Instructions of PTX as operations; decoder.cpp has declarations and operands.
 #include <algorithm>
+#include <optional>
 
 #include "decoder.h"
-#include "text.h"
+#include "machine.h"
 
 namespace fastcomm::ptx {
 namespace {
+
+using Words = std::vector<std::string_view>;
+template <class T>
+using Meanings = std::map<std::string_view, T>;
+
+const Meanings<Order> kOrders = {{"relaxed", Order::kRelaxed},
+                                 {"acquire", Order::kAcquire},
+                                 {"release", Order::kRelease},
+                                 {"acq_rel", Order::kAcquireRelease}};
+const Meanings<bool> kScopes = {{"sys", true}, {"gpu", false}, {"cta", false}};  // all devices
+const Meanings<Space> kSpaces = {
+    {"global", Space::kGlobal}, {"shared", Space::kShared}, {"param", Space::kParameter}};
+const Meanings<uint8_t> kCounts = {{"v2", 2}, {"v4", 4}};
+const Meanings<bool> kExchange = {{"exch", true}};
+
+/// Takes the first modifier if it has one of these meanings.
+template <class T>
+std::optional<T> take(Words& modifiers, const Meanings<T>& meanings) {
+  const auto found = modifiers.empty() ? meanings.end() : meanings.find(modifiers.front());
+  if (found == meanings.end()) return {};
+  modifiers.erase(modifiers.begin());
+  return found->second;
+}
+
+/// What accesses memory, and the orders that it may have.
+struct Access {
+  Execute execute;
+  std::vector<Order> orders;
+};
+const std::map<std::string_view, Access> kAccesses = {
+    {"ld", {execute_load, {Order::kWeak, Order::kRelaxed, Order::kAcquire}}},
+    {"st", {execute_store, {Order::kWeak, Order::kRelaxed, Order::kRelease}}},
+    {"atom", {execute_exchange, {Order::kRelaxed, Order::kAcquireRelease}}}};
 
 bool is_clock(std::string_view name) { return name == "%globaltimer" || name == "%clock64"; }
 
@@ -23,10 +57,8 @@ void Decoder::instruction(std::string_view text) {
   const Words operands = split(text, ',');
   const Words words = split(name, '.');
   const std::string_view first = words[0];
-  if (first == "ld" || first == "st") {
+  if (kAccesses.count(first) != 0) {
     access(words, operands, made);
-  } else if (first == "atom") {
-    atomic_access(words, operands, made);
   } else if (first == "bar") {
     barrier(name, operands, made);
   } else if (first == "mov" && (text.find('{') != text.npos || is_clock(operands.back()))) {
@@ -34,9 +66,9 @@ void Decoder::instruction(std::string_view text) {
   } else if (name == "bra" || name == "bra.uni") {
     made.execute = execute_branch;
     branches_.emplace_back(to_.code.size(), operands.at(0));
-  } else if (name == "call.uni" || name == "call") {
+  } else if (name == "call.uni") {
     call(text, made);
-  } else if (name == "ret" || name == "exit") {
+  } else if (name == "ret") {
     made.execute = execute_return;
   } else if (name == "nanosleep.u32") {
     made.execute = execute_yield;
@@ -51,76 +83,31 @@ void Decoder::instruction(std::string_view text) {
   to_.text.push_back(now_);
 }
 
-void Decoder::take_order(Words& modifiers, Operation& made) const {
-  static const std::map<std::string_view, Order> orders = {{"relaxed", Order::kRelaxed},
-                                                           {"acquire", Order::kAcquire},
-                                                           {"release", Order::kRelease},
-                                                           {"acq_rel", Order::kAcquireRelease}};
-  if (modifiers.empty()) return;
-  if (modifiers[0] == "volatile") {
-    made.order = Order::kRelaxed;
-    modifiers.erase(modifiers.begin());
-    return;
-  }
-  const auto order = orders.find(modifiers[0]);
-  if (order == orders.end()) return;
-  made.order = order->second;
-  modifiers.erase(modifiers.begin());
-  const std::string_view scope = modifiers.empty() ? "" : modifiers[0];
-  if (scope != "sys" && scope != "gpu" && scope != "cta") unknown("scope", scope);
-  made.system = scope == "sys";
-  modifiers.erase(modifiers.begin());
-}
-
-/// As ld.acquire.sys.global.u32 or st.shared.v4.f32.
+/// As ld.acquire.sys.global.u32, st.shared.v4.f32 or atom.acq_rel.gpu.global.exch.b32.
 void Decoder::access(const Words& name, const Words& operands, Operation& made) {
-  static const std::map<std::string_view, Space> spaces = {
-      {"global", Space::kGlobal}, {"shared", Space::kShared}, {"param", Space::kParameter}};
-  const bool load = name[0] == "ld";
+  const Access& kind = kAccesses.at(name[0]);
   Words modifiers(name.begin() + 1, name.end());
-  take_order(modifiers, made);
-  if (made.order == (load ? Order::kRelease : Order::kAcquire)) unknown("order", now_);
-  const auto space = modifiers.empty() ? spaces.end() : spaces.find(modifiers[0]);
-  if (space != spaces.end()) {
-    made.space = space->second;
-    modifiers.erase(modifiers.begin());
+  made.execute = kind.execute;
+  made.order = take(modifiers, kOrders).value_or(Order::kWeak);
+  if (std::count(kind.orders.begin(), kind.orders.end(), made.order) == 0) unknown("order", now_);
+  if (made.order != Order::kWeak) {
+    const auto everywhere = take(modifiers, kScopes);
+    if (!everywhere) unknown("scope", modifiers.empty() ? "" : modifiers[0]);
+    if (!*everywhere) made.order = Order::kRelaxed;
   }
-  if (modifiers.size() == 2 && (modifiers[0] == "v2" || modifiers[0] == "v4")) {
-    made.count = static_cast<uint8_t>(modifiers[0][1] - '0');
-    modifiers.erase(modifiers.begin());
-  }
+  made.space = take(modifiers, kSpaces).value_or(Space::kGeneric);
+  const bool exchanges = kind.execute == execute_exchange;
+  if (exchanges && !take(modifiers, kExchange)) unknown("instruction", now_);
+  if (!exchanges) made.count = take(modifiers, kCounts).value_or(1);
   if (modifiers.size() != 1 || bytes_of(modifiers[0]) == 0) unknown("modifiers of", now_);
   made.bytes = static_cast<uint8_t>(bytes_of(modifiers[0]));
   made.is_signed = modifiers[0][0] == 's';
-  if (operands.size() != 2) unknown("operands", now_);
-  size_t count = 0;
-  address(operands[load ? 1 : 0], made);
-  several(operands[load ? 0 : 1], load ? made.to : made.from + 1, &count);
+  if (operands.size() != (exchanges ? 3 : 2)) unknown("operands", now_);
+  const bool stores = kind.execute == execute_store;
+  address(operands[stores ? 0 : 1], made);
+  const uint8_t count = several(operands[stores ? 1 : 0], stores ? made.from + 1 : made.to);
   if (count != made.count) unknown("operands", now_);
-  made.execute = load ? execute_load : execute_store;
-}
-
-/// As atom.acq_rel.sys.global.exch.b32.
-void Decoder::atomic_access(const Words& name, const Words& operands, Operation& made) {
-  Words modifiers(name.begin() + 1, name.end());
-  made.order = Order::kRelaxed;
-  take_order(modifiers, made);
-  if (!modifiers.empty() && (modifiers[0] == "sys" || modifiers[0] == "gpu")) {
-    made.system = modifiers[0] == "sys";
-    modifiers.erase(modifiers.begin());
-  }
-  if (!modifiers.empty() && modifiers[0] == "global") {
-    made.space = Space::kGlobal;
-    modifiers.erase(modifiers.begin());
-  }
-  if (modifiers.size() != 2) unknown("modifiers of", now_);
-  made.bytes = static_cast<uint8_t>(bytes_of(modifiers[1]));
-  made.execute = atomic(std::string(modifiers[0]));
-  if (made.execute == nullptr || made.bytes < 4) unknown("instruction", now_);
-  if (operands.size() != (modifiers[0] == "cas" ? 4 : 3)) unknown("operands", now_);
-  made.to[0] = reg(operands[0]);
-  address(operands[1], made);
-  for (size_t i = 2; i < operands.size(); ++i) made.from[i - 1] = reg(operands[i]);
+  if (exchanges) made.from[1] = reg(operands[2]);
 }
 
 void Decoder::barrier(const std::string& name, const Words& operands, Operation& made) {
@@ -138,37 +125,30 @@ void Decoder::barrier(const std::string& name, const Words& operands, Operation&
 void Decoder::call(std::string_view operands, Operation& made) {
   const Words words = split(operands, ',');
   if (words.size() != 2 || words[1].front() != '(') unknown("call", operands);
-  made.execute = execute_call;
-  Call call{find_.function(std::string(words[0])), {}};
-  if (!call.function->shared.empty()) unknown("shared memory of", words[0]);
-  for (const std::string_view each : split(words[1].substr(1, words[1].size() - 2), ',')) {
-    call.arguments.push_back(symbol(each));
-    if (call.arguments.back() == kNone) unknown("operand", each);
+  Call call{&file_.function(std::string(words[0])), {}};
+  if (!call.function->shared.variables.empty()) unknown("shared memory of", words[0]);
+  for (const auto each : split(inside(words[1]), ',')) call.arguments.push_back(reg(each));
+  if (call.arguments.size() != call.function->parameters.variables.size()) {
+    unknown("call", operands);
   }
-  if (call.arguments.size() != call.function->parameters.size()) unknown("call", operands);
+  made.execute = execute_call;
   made.target = static_cast<uint32_t>(to_.calls.size());
   to_.calls.push_back(std::move(call));
 }
 
+/// As mov.b64 {%r1, %r2}, %rd1, or the other way round; or of a clock.
 void Decoder::move(const std::string& name, const Words& operands, Operation& made) {
   const uint32_t bytes = bytes_of(std::string_view(name).substr(std::min<size_t>(4, name.size())));
   if (bytes == 0) unknown("instruction", name);
   if (operands.size() != 2) unknown("operands", now_);
-  size_t parts = 1;
-  if (is_clock(operands[1])) {
-    made.execute = execute_clock;
-    made.to[0] = reg(operands[0]);
-  } else if (operands[0].front() == '{') {
-    made.execute = execute_unpack;
-    several(operands[0], made.to, &parts);
-    made.from[0] = reg(operands[1]);
-  } else {
-    made.execute = execute_pack;
-    made.to[0] = reg(operands[0]);
-    several(operands[1], made.from, &parts);
-  }
-  made.count = static_cast<uint8_t>(parts);
-  made.bytes = static_cast<uint8_t>(bytes / parts);
+  const bool clock = is_clock(operands[1]);
+  const bool unpacks = operands[0].front() == '{';
+  const uint8_t parts = several(operands[0], made.to);
+  const uint8_t sources = clock ? 1 : several(operands[1], made.from);
+  if (std::min(parts, sources) != 1) unknown("operands", now_);
+  made.execute = clock ? execute_clock : unpacks ? execute_unpack : execute_pack;
+  made.count = std::max(parts, sources);
+  made.bytes = static_cast<uint8_t>(bytes / made.count);
 }
 
 }  // namespace fastcomm::ptx

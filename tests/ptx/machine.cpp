@@ -1,46 +1,41 @@
 // Threads of kernels: what is executed next, memory, calls and barriers.
 #include "machine.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
+#include <iterator>
 
 namespace fastcomm::ptx {
 namespace {
 
 /// Ends the program, as a device ends the kernel.
-[[noreturn]] void stop(const Thread& thread, const std::string& what) {
+[[noreturn]] void refuse(const Thread& thread, uint64_t address, uint32_t bytes, bool write,
+                         const char* why) {
   const Function& function = *thread.frame->function;
   const std::string text(function.text[thread.now - function.code.data()]);
-  std::fprintf(stderr, "PTX: %s: '%s', thread %u of block %u, kernel %s, in %s\n", what.c_str(),
+  std::fprintf(stderr,
+               "PTX: %s of %u bytes at 0x%llx, %s: '%s', thread %u of block %u, kernel %s, in %s\n",
+               write ? "write" : "read", bytes, static_cast<unsigned long long>(address), why,
                text.c_str(), thread.index, thread.block->index,
                thread.block->launch->kernel->name.c_str(), function.name.c_str());
   std::fflush(stderr);
   std::abort();
 }
 
-std::string words_for(uint64_t address, uint32_t bytes, bool write) {
-  char text[128];
-  std::snprintf(text, sizeof(text), "%s of %u bytes at 0x%llx", write ? "write" : "read", bytes,
-                static_cast<unsigned long long>(address));
-  return text;
-}
-
-bool holds(uint64_t begin, uint64_t length, uint64_t address, uint64_t bytes) {
-  return address >= begin && address - begin < length && bytes <= length - (address - begin);
-}
-
 /// Parameters of the kernel or the function, which are only read, and those of its calls.
 bool is_parameter(const Frame& frame, uint64_t address, uint32_t bytes, bool write) {
+  const auto holds = [&](const char* at, uint32_t length) {
+    const auto begin = reinterpret_cast<uint64_t>(at);
+    return Range{begin, begin + length}.holds(address, bytes);
+  };
   const Function& function = *frame.function;
   for (size_t i = 0; i < frame.parameters.size() && !write; ++i) {
-    const auto begin = reinterpret_cast<uint64_t>(frame.parameters[i]);
-    if (holds(begin, function.parameters[i].bytes, address, bytes)) return true;
+    if (holds(frame.parameters[i], function.parameters.variables[i].bytes)) return true;
   }
-  for (const Variable& each : function.outgoing) {
-    const auto begin = reinterpret_cast<uint64_t>(frame.outgoing.get()) + each.offset;
-    if (holds(begin, each.bytes, address, bytes)) return true;
+  for (const auto& each : function.outgoing.variables) {
+    if (holds(frame.outgoing.data() + each.offset, each.bytes)) return true;
   }
   return false;
 }
@@ -53,79 +48,70 @@ uint64_t extended(uint64_t value, const Operation& operation) {
   return static_cast<uint64_t>(static_cast<int64_t>(value << unused) >> unused);
 }
 
-/// The order that other devices see.
-Order order_of(const Operation& operation) {
-  return operation.order == Order::kWeak || operation.system ? operation.order : Order::kRelaxed;
+/// The bytes that an operation uses, as the host reaches them. Ends the program if they are not
+/// aligned, or not all inside of one variable or allocation.
+char* reach(Thread& thread, const Operation& operation, uint32_t bytes, bool write) {
+  const uint64_t base = thread.registers[operation.from[0]];
+  uint64_t address = base + static_cast<uint64_t>(operation.offset);
+  const auto fail = [&](const char* why) { refuse(thread, address, bytes, write, why); };
+  if (operation.space == Space::kShared) {
+    address = static_cast<uint32_t>(address);
+    for (const auto& each : thread.frame->function->shared.variables) {
+      if (!Range{each.offset, each.offset + each.bytes}.holds(address, bytes)) continue;
+      if (address % bytes != 0) fail("which is not aligned");
+      return thread.block->shared.data() + address;
+    }
+    fail("outside of the variables of shared memory");
+  }
+  if (address % bytes != 0) fail("which is not aligned");
+  if (operation.space != Space::kParameter) {
+    const Range* const range = find_range(address, bytes);
+    if (range != nullptr) return reinterpret_cast<char*>(address + range->shift);
+    if (operation.space == Space::kGlobal) fail("outside of any allocation");
+  }
+  if (!is_parameter(*thread.frame, address, bytes, write)) {
+    fail("outside of any allocation and of the parameters");
+  }
+  return reinterpret_cast<char*>(address);
 }
 
-template <Change kind>
-void execute_atomic(Thread& thread, const Operation& operation) {
-  char* const at = reach(thread, operation, operation.bytes, true);
-  const uint64_t first = thread.registers[operation.from[1]];
-  const bool compares = kind == Change::kCompareExchange;
-  const uint64_t value = compares ? thread.registers[operation.from[2]] : first;
-  thread.registers[operation.to[0]] =
-      change(at, kind, value, first, operation.bytes, order_of(operation));
-  thread.pause = Pause::kLooked;
-}
-
-std::vector<std::vector<uint64_t>>& spare_registers() {
-  static thread_local std::vector<std::vector<uint64_t>> spare;
+/// Those that this thread of the host has used before.
+std::list<Frame>& spare_frames() {
+  static thread_local std::list<Frame> spare;
   return spare;
 }
 
 }  // namespace
 
-Registers::~Registers() { spare_registers().push_back(std::move(all_)); }
-
-/// Not memcpy: ThreadSanitizer looks at that wherever it is called.
-void Registers::take(const std::vector<uint64_t>& values) {
-  auto& spare = spare_registers();
-  if (!spare.empty()) {
-    all_ = std::move(spare.back());
-    spare.pop_back();
-  }
-  if (all_.size() < values.size()) all_.resize(values.size());
-  for (size_t i = 0; i < values.size(); ++i) {
-    const_cast<volatile uint64_t&>(all_[i]) = values[i];
-  }
-}
-
 Thread::Thread(Block& in, uint32_t number) : block(&in), index(number) {
   std::vector<char*> parameters;
-  for (const Variable& each : in.launch->kernel->parameters) {
+  for (const auto& each : in.launch->kernel->parameters.variables) {
     parameters.push_back(in.launch->parameters.get() + each.offset);
   }
   enter(*in.launch->kernel, std::move(parameters));
 }
 
+Thread::~Thread() { spare_frames().splice(spare_frames().begin(), frames); }
+
 void Thread::enter(const Function& function, std::vector<char*> parameters) {
-  Frame& made = frames.emplace_back();
-  frame = &made;
-  made.function = &function;
-  made.registers.take(function.registers);
-  made.parameters = std::move(parameters);
-  if (!function.outgoing.empty()) made.outgoing.reset(new char[function.outgoing_bytes + 16]);
-  registers = made.registers.data();
-  const auto value_of = [&](const GivenRegister& given) -> uint64_t {
-    switch (given.what) {
-      case Given::kThread:
-        return index;
-      case Given::kThreads:
-        return block->launch->threads;
-      case Given::kBlock:
-        return block->index;
-      case Given::kBlocks:
-        return block->launch->blocks;
-      case Given::kLane:
-        return index % 32;
-      case Given::kParameter:
-        return reinterpret_cast<uint64_t>(made.parameters[given.index]);
-      default:
-        return reinterpret_cast<uint64_t>(made.outgoing.get()) + given.index;
-    }
-  };
-  for (const GivenRegister& given : function.given) registers[given.number] = value_of(given);
+  auto& spare = spare_frames();
+  if (spare.empty()) spare.emplace_back();
+  frames.splice(frames.end(), spare, spare.begin());
+  frame = &frames.back();
+  frame->function = &function;
+  frame->parameters = std::move(parameters);
+  frame->next = 0;
+  frame->outgoing.resize(std::max<size_t>(frame->outgoing.size(), function.outgoing.bytes + 16));
+  const size_t count = function.registers.size();
+  if (frame->registers.size() < count) frame->registers.resize(count);
+  registers = frame->registers.data();
+  // Not memcpy: ThreadSanitizer looks at that wherever it is called.
+  for (size_t i = 0; i < count; ++i) {
+    const_cast<volatile uint64_t&>(registers[i]) = function.registers[i];
+  }
+  for (const auto& [number, value, which] : function.given) {
+    registers[number] = value(*this, which);
+  }
 }
 
 Pause Thread::run(uint64_t budget) {
@@ -139,54 +125,27 @@ Pause Thread::run(uint64_t budget) {
   return pause;
 }
 
-char* reach(Thread& thread, const Operation& operation, uint32_t bytes, bool write) {
-  const uint64_t base = thread.registers[operation.from[0]];
-  uint64_t address = base + static_cast<uint64_t>(operation.offset);
-  const auto refuse = [&](const char* why) {
-    stop(thread, words_for(address, bytes, write) + ", " + why);
-  };
-  if (operation.space == Space::kShared) {
-    address = static_cast<uint32_t>(address);
-    for (const Variable& each : thread.frame->function->shared) {
-      if (!holds(each.offset, each.bytes, address, bytes)) continue;
-      if (address % bytes != 0) refuse("which is not aligned");
-      return thread.block->shared.get() + address;
-    }
-    refuse("outside of the variables of shared memory");
-  }
-  if (address % bytes != 0) refuse("which is not aligned");
-  if (operation.space != Space::kParameter) {
-    const Range* const range = find_range(address, bytes);
-    if (range != nullptr) return reinterpret_cast<char*>(address + range->shift);
-    if (operation.space == Space::kGlobal) refuse("outside of any allocation");
-  }
-  if (!is_parameter(*thread.frame, address, bytes, write)) {
-    refuse("outside of any allocation and of the parameters");
-  }
-  return reinterpret_cast<char*>(address);
-}
-
 void execute_load(Thread& thread, const Operation& operation) {
   const char* from = reach(thread, operation, operation.bytes * operation.count, false);
-  const Order order = order_of(operation);
-  if (order != Order::kWeak) thread.pause = Pause::kLooked;
+  if (operation.order != Order::kWeak) thread.pause = Pause::kLooked;
   for (int i = 0; i < operation.count; ++i, from += operation.bytes) {
-    thread.registers[operation.to[i]] = extended(load(from, operation.bytes, order), operation);
+    const uint64_t value = load(from, operation.bytes, operation.order);
+    thread.registers[operation.to[i]] = extended(value, operation);
   }
 }
 
 void execute_store(Thread& thread, const Operation& operation) {
   char* to = reach(thread, operation, operation.bytes * operation.count, true);
   for (int i = 0; i < operation.count; ++i, to += operation.bytes) {
-    store(to, thread.registers[operation.from[1 + i]], operation.bytes, order_of(operation));
+    store(to, thread.registers[operation.from[1 + i]], operation.bytes, operation.order);
   }
 }
 
-Execute atomic(const std::string& operation) {
-  if (operation == "exch") return execute_atomic<Change::kExchange>;
-  if (operation == "cas") return execute_atomic<Change::kCompareExchange>;
-  if (operation == "add") return execute_atomic<Change::kAdd>;
-  return nullptr;
+void execute_exchange(Thread& thread, const Operation& operation) {
+  char* const at = reach(thread, operation, operation.bytes, true);
+  const uint64_t value = thread.registers[operation.from[1]];
+  thread.registers[operation.to[0]] = exchange(at, value, operation.bytes, operation.order);
+  thread.pause = Pause::kLooked;
 }
 
 void execute_branch(Thread& thread, const Operation& operation) {
@@ -207,7 +166,8 @@ void execute_return(Thread& thread, const Operation&) {
     thread.pause = Pause::kEnded;
     return;
   }
-  thread.frames.pop_back();
+  auto& spare = spare_frames();
+  spare.splice(spare.begin(), thread.frames, std::prev(thread.frames.end()));
   thread.frame = &thread.frames.back();
   thread.registers = thread.frame->registers.data();
 }

@@ -1,4 +1,4 @@
-// A thread of a kernel, as the interpreter of PTX sees it.
+// A thread of a kernel, as the interpreter of PTX sees it, and the memory that it uses.
 #pragma once
 
 #include <cstdint>
@@ -6,32 +6,17 @@
 #include <memory>
 #include <vector>
 
-#include "memory.h"
 #include "program.h"
 
 namespace fastcomm::ptx {
 
-/// Registers, taken from those that this thread of the host has used before.
-class Registers {
- public:
-  Registers() = default;
-  Registers(const Registers&) = delete;
-  Registers& operator=(const Registers&) = delete;
-  ~Registers();
-  void take(const std::vector<uint64_t>& values);
-  uint64_t* data() { return all_.data(); }
-
- private:
-  std::vector<uint64_t> all_;
-};
-
 /// A call of a function by a thread.
 struct Frame {
-  const Function* function;
-  Registers registers;
-  std::vector<char*> parameters;     // where each lies
-  std::unique_ptr<char[]> outgoing;  // parameters of calls
-  uint32_t next = 0;                 // operation
+  const Function* function = nullptr;
+  std::vector<uint64_t> registers;
+  std::vector<char*> parameters;  // where each lies
+  std::vector<char> outgoing;     // parameters of calls
+  uint32_t next = 0;              // operation
 };
 
 /// What all threads of a launch have in common.
@@ -44,15 +29,21 @@ struct Launch {
 };
 
 struct Block {
+  Block(const Launch& in, uint32_t number)
+      : launch(&in), index(number), shared(in.kernel->shared.bytes + 64, '\x5a') {}
+
   const Launch* launch;
   uint32_t index;
-  std::unique_ptr<char[]> shared;
+  std::vector<char> shared;
 };
 
 enum class Pause : uint8_t { kNone, kSpent, kLooked, kBarrier, kEnded };
 
 struct Thread {
   Thread(Block& block, uint32_t index);
+  Thread(const Thread&) = delete;
+  Thread& operator=(const Thread&) = delete;
+  ~Thread();
 
   /// Executes up to `budget` operations. kLooked: something that others may change has been read.
   /// kBarrier: whoever runs the threads sets `all` when the others have come too.
@@ -72,11 +63,44 @@ struct Thread {
   void pass_barrier(bool all) { registers[answer] = all; }
 };
 
-/// The bytes that an operation uses, as the host reaches them. Ends the program if they are not
-/// aligned, or not all inside of one variable or allocation.
-char* reach(Thread& thread, const Operation& operation, uint32_t bytes, bool write);
-
 /// Runs a grid to its end: coroutines.cpp or threads.cpp.
 void run_grid(const Launch& launch);
+
+// Accesses to memory, as Operation says.
+void execute_load(Thread&, const Operation&);
+void execute_store(Thread&, const Operation&);
+void execute_exchange(Thread&, const Operation&);
+
+void execute_branch(Thread&, const Operation&);
+void execute_call(Thread&, const Operation&);
+void execute_return(Thread&, const Operation&);
+void execute_barrier(Thread&, const Operation&);
+void execute_yield(Thread&, const Operation&);
+void execute_clock(Thread&, const Operation&);
+void execute_unpack(Thread&, const Operation&);
+void execute_pack(Thread&, const Operation&);
+
+/// What devices use as bytes [begin, end); the host finds it `shift` further on.
+struct Range {
+  bool holds(uint64_t address, uint64_t bytes) const {
+    return address >= begin && address < end && bytes <= end - address;
+  }
+
+  uint64_t begin = 0;
+  uint64_t end = 0;
+  uint64_t shift = 0;
+};
+
+// The allocations of this process that kernels may use (memory.cpp).
+void add_range(const void* begin, uint64_t bytes, const void* on_host);
+void remove_range(const void* begin);
+/// The range that holds all of these bytes, nullptr if there is none.
+const Range* find_range(uint64_t address, uint64_t bytes);
+
+// Where ThreadSanitizer looks on, these are compiled with it (access.cpp); all else of the
+// interpreter is not, as registers are a thread's own.
+uint64_t load(const char* from, unsigned bytes, Order order);
+void store(char* to, uint64_t value, unsigned bytes, Order order);
+uint64_t exchange(char* at, uint64_t value, unsigned bytes, Order order);
 
 }  // namespace fastcomm::ptx

@@ -1,25 +1,24 @@
-#include "memory.h"
-
+// The allocations of this process that kernels may use.
+//
+// Looked up by the interpreter at every access, under a lock that ThreadSanitizer does not see: one
+// that it saw would order threads which nothing on a device orders.
 #include <algorithm>
 #include <atomic>
 #include <iterator>
 #include <map>
 
+#include "machine.h"
+
 namespace fastcomm::ptx {
 namespace {
 
-class SpinLock {
- public:
-  SpinLock() {
-    while (word().test_and_set(std::memory_order_acquire)) __builtin_ia32_pause();
-  }
-  ~SpinLock() { word().clear(std::memory_order_release); }
+std::atomic_flag locked;
 
- private:
-  static std::atomic_flag& word() {
-    static std::atomic_flag only = ATOMIC_FLAG_INIT;
-    return only;
+struct SpinLock {
+  SpinLock() {
+    while (locked.test_and_set(std::memory_order_acquire)) __builtin_ia32_pause();
   }
+  ~SpinLock() { locked.clear(std::memory_order_release); }
 };
 
 std::atomic<uint64_t> epoch{1};  // of what has been removed
@@ -27,10 +26,6 @@ std::atomic<uint64_t> epoch{1};  // of what has been removed
 std::map<uint64_t, Range>& ranges() {
   static auto& all = *new std::map<uint64_t, Range>;
   return all;
-}
-
-bool holds(const Range& range, uint64_t address, uint64_t bytes) {
-  return address >= range.begin && address < range.end && bytes <= range.end - address;
 }
 
 }  // namespace
@@ -57,13 +52,13 @@ const Range* find_range(uint64_t address, uint64_t bytes) {
   seen = now;
   for (unsigned i = 0; i < 16; ++i) {
     const Range& each = last[(from + i) % 16];
-    if (!holds(each, address, bytes)) continue;
+    if (!each.holds(address, bytes)) continue;
     from = (from + i) % 16;
     return &each;
   }
   const SpinLock lock;
   auto found = ranges().upper_bound(address);
-  if (found == ranges().begin() || !holds((--found)->second, address, bytes)) return nullptr;
+  if (found == ranges().begin() || !(--found)->second.holds(address, bytes)) return nullptr;
   from = (from + 15) % 16;
   last[from] = found->second;
   return &last[from];

@@ -2,9 +2,9 @@
 #include "program.h"
 
 #include <algorithm>
+#include <fstream>
 
 #include "decoder.h"
-#include "text.h"
 
 namespace fastcomm::ptx {
 namespace {
@@ -25,7 +25,12 @@ std::string_view within(std::string_view text, size_t begin, size_t* end) {
 
 }  // namespace
 
-Program::Program(std::string text) : text_(without_comments(text)) {
+Program::Program(const std::string& file) {
+  std::ifstream lines(file);
+  if (!lines) throw Unknown("no file " + file);
+  for (std::string line; std::getline(lines, line);) {
+    text_.append(line, 0, line.find("//")).append("\n");
+  }
   const std::string_view all = text_;
   for (size_t at = 0;;) {
     const size_t kernel = all.find(".entry", at);
@@ -64,6 +69,11 @@ void Program::find_shared(std::string_view between) {
   }
 }
 
+std::string_view Program::shared(std::string_view name) const {
+  const auto found = shared_.find(name);
+  return found == shared_.end() ? std::string_view() : found->second;
+}
+
 std::vector<std::string> Program::kernels() const {
   std::vector<std::string> names;
   for (const auto& [name, source] : sources_) {
@@ -78,15 +88,10 @@ const Function& Program::function(const std::string& name) {
   if (made != nullptr) return *made;
   const auto source = sources_.find(name);
   if (source == sources_.end()) throw Unknown("no function " + name);
+  const auto& [is_kernel, parameters, directives, body] = source->second;
   made = std::make_unique<Function>();
   made->name = name;
-  const Decoder::Find find{[this](const std::string& callee) { return &function(callee); },
-                           [this](std::string_view variable) {
-                             const auto found = shared_.find(variable);
-                             return found == shared_.end() ? std::string_view() : found->second;
-                           }};
-  Decoder(*made, find).decode(source->second.parameters, source->second.body);
-  const std::string_view directives = source->second.directives;
+  Decoder(*made, *this).decode(parameters, body);
   const size_t most = directives.find(".maxntid");
   if (most != directives.npos) {
     made->most_threads =

@@ -21,7 +21,8 @@ struct Function;
 struct Operation;
 using Execute = void (*)(Thread&, const Operation&);
 
-/// How an access orders others, as in PTX's memory model.
+/// How an access orders others, as in PTX's memory model; kRelaxed also if its scope is less than
+/// the system.
 enum class Order : uint8_t { kWeak, kRelaxed, kAcquire, kRelease, kAcquireRelease };
 enum class Space : uint8_t { kGeneric, kGlobal, kShared, kParameter };
 
@@ -39,7 +40,6 @@ struct Operation {
   // Of accesses to memory:
   Space space = Space::kGeneric;
   Order order = Order::kWeak;
-  bool system = true;  // scope; a narrower one does not reach other devices
   bool is_signed = false;
   uint8_t bytes = 0;  // of an element
   uint8_t count = 1;
@@ -52,37 +52,30 @@ struct Call {
   std::vector<Register> arguments;  // with the addresses of parameters
 };
 
-/// A parameter, or a variable of shared memory: where in its area, and how long.
-struct Variable {
-  uint32_t offset;
-  uint32_t bytes;
+/// Parameters, or the variables of shared memory: where each lies, and how long it is.
+struct Area {
+  struct Variable {
+    uint32_t offset;
+    uint32_t bytes;
+  };
+  std::vector<Variable> variables;
+  uint32_t bytes = 0;
 };
 
-/// A register whose value depends on the thread.
-enum class Given : uint8_t {
-  kThread,
-  kThreads,
-  kBlock,
-  kBlocks,
-  kLane,
-  kParameter,  // address of parameter `index`
-  kOutgoing    // address at `index` of the area for parameters of calls
-};
+/// A register whose first value depends on the thread.
+using Given = uint64_t (*)(const Thread&, uint32_t index);
 struct GivenRegister {
   Register number;
-  Given what;
+  Given value;
   uint32_t index;
 };
 
 struct Function {
   std::string name;
   uint32_t most_threads = 1024;  // of a block
-  std::vector<Variable> parameters;
-  uint32_t parameter_bytes = 0;
-  std::vector<Variable> shared;
-  uint32_t shared_bytes = 0;
-  std::vector<Variable> outgoing;
-  uint32_t outgoing_bytes = 0;
+  Area parameters;
+  Area shared;
+  Area outgoing;                    // parameters of calls
   std::vector<uint64_t> registers;  // their first values
   std::vector<GivenRegister> given;
   std::vector<Operation> code;
@@ -90,7 +83,7 @@ struct Function {
   std::vector<Call> calls;
 };
 
-/// A statement, a scope or an operand that is not understood.
+/// What is not understood.
 struct Unknown : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -98,11 +91,13 @@ struct Unknown : std::runtime_error {
 /// A file of PTX.
 class Program {
  public:
-  explicit Program(std::string text);
+  explicit Program(const std::string& file);
   std::vector<std::string> kernels() const;
   bool has(const std::string& name) const { return sources_.count(name) != 0; }
   /// Decodes it and what it calls, once. Thread-safe.
   const Function& function(const std::string& name);
+  /// The declaration of a variable in shared memory between functions; empty if there is none.
+  std::string_view shared(std::string_view name) const;
 
  private:
   struct Source {
@@ -111,12 +106,11 @@ class Program {
     std::string_view directives;  // such as ".maxntid 256, 1, 1"
     std::string_view body;
   };
-  /// Notes the variables in shared memory that are declared between functions.
   void find_shared(std::string_view between);
 
-  const std::string text_;  // without comments
+  std::string text_;  // without comments
   std::map<std::string, Source> sources_;
-  std::map<std::string, std::string_view, std::less<>> shared_;  // declarations
+  std::map<std::string, std::string_view, std::less<>> shared_;
   std::map<std::string, std::unique_ptr<Function>> functions_;
   std::recursive_mutex mutex_;
 };
@@ -124,19 +118,5 @@ class Program {
 /// What executes an instruction that neither branches nor uses memory; nullptr: unknown. `name`
 /// has all its modifiers.
 Execute arithmetic(const std::string& name);
-
-/// Executes an access to memory of Operation::space and so on.
-void execute_load(Thread&, const Operation&);
-void execute_store(Thread&, const Operation&);
-Execute atomic(const std::string& operation);
-
-void execute_branch(Thread&, const Operation&);
-void execute_call(Thread&, const Operation&);
-void execute_return(Thread&, const Operation&);
-void execute_barrier(Thread&, const Operation&);
-void execute_yield(Thread&, const Operation&);
-void execute_clock(Thread&, const Operation&);
-void execute_unpack(Thread&, const Operation&);
-void execute_pack(Thread&, const Operation&);
 
 }  // namespace fastcomm::ptx

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <mutex>
 #include <thread>
 
@@ -61,9 +62,7 @@ class Barrier {
 
 struct RunningBlock {
   RunningBlock(const Launch& launch, uint32_t index)
-      : block{&launch, index, std::make_unique<char[]>(launch.kernel->shared_bytes + 64)},
-        shares(std::min(launch.threads, kShares)),
-        barrier(shares) {}
+      : block(launch, index), shares(std::min(launch.threads, kShares)), barrier(shares) {}
 
   Block block;
   const uint32_t shares;
@@ -132,8 +131,7 @@ class Workers {
     for (RunningBlock& block : blocks) {
       for (uint32_t share = 0; share < block.shares; ++share) {
         Worker& worker = workers_[next++];
-        worker.block = &block;
-        worker.share = share;
+        worker.work = [&block, share] { run_share(block, share); };
         worker.start.post();
       }
     }
@@ -144,16 +142,15 @@ class Workers {
   struct Worker {
     std::thread thread;
     Semaphore start;
-    RunningBlock* block = nullptr;
-    uint32_t share = 0;
+    std::function<void()> work;
   };
 
   void work_off(Worker& self) {
     for (;;) {
       self.start.wait();
-      if (self.block == nullptr) return;
-      run_share(*self.block, self.share);
-      self.block = nullptr;
+      if (!self.work) return;
+      self.work();
+      self.work = nullptr;
       done_.post();
     }
   }
