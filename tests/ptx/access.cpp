@@ -1,8 +1,6 @@
 // Accesses to memory that threads share, and how they order each other: the part of the interpreter
 // that ThreadSanitizer looks at. It does not know fences, and no kernel has one: the decoder names
 // a fence as an instruction that is not understood.
-#include <type_traits>
-
 #include "machine.h"
 
 namespace fastcomm::ptx {
@@ -12,16 +10,10 @@ namespace {
 template <class Use>
 uint64_t as_word(const void* at, unsigned bytes, const Use& use) {
   void* const word = const_cast<void*>(at);
-  switch (bytes) {
-    case 1:
-      return use(static_cast<uint8_t*>(word));
-    case 2:
-      return use(static_cast<uint16_t*>(word));
-    case 4:
-      return use(static_cast<uint32_t*>(word));
-    default:
-      return use(static_cast<uint64_t*>(word));
-  }
+  if (bytes == 1) return use(static_cast<uint8_t*>(word));
+  if (bytes == 2) return use(static_cast<uint16_t*>(word));
+  if (bytes == 4) return use(static_cast<uint32_t*>(word));
+  return use(static_cast<uint64_t*>(word));
 }
 
 }  // namespace
@@ -35,8 +27,8 @@ uint64_t load(const char* from, unsigned bytes, Order order) {
 }
 
 void store(char* to, uint64_t given, unsigned bytes, Order order) {
-  as_word(to, bytes, [&](auto* word) -> uint64_t {
-    const auto value = static_cast<std::remove_reference_t<decltype(*word)>>(given);
+  as_word(to, bytes, [&]<class T>(T* word) -> uint64_t {
+    const auto value = static_cast<T>(given);
     if (order == Order::kWeak) return *word = value;
     if (order == Order::kRelease) return __atomic_store_n(word, value, __ATOMIC_RELEASE), 0;
     return __atomic_store_n(word, value, __ATOMIC_RELAXED), 0;
@@ -44,8 +36,8 @@ void store(char* to, uint64_t given, unsigned bytes, Order order) {
 }
 
 uint64_t exchange(char* at, uint64_t given, unsigned bytes, Order order) {
-  return as_word(at, bytes, [&](auto* word) -> uint64_t {
-    const auto value = static_cast<std::remove_reference_t<decltype(*word)>>(given);
+  return as_word(at, bytes, [&]<class T>(T* word) -> uint64_t {
+    const auto value = static_cast<T>(given);
     return order == Order::kRelaxed ? __atomic_exchange_n(word, value, __ATOMIC_RELAXED)
                                     : __atomic_exchange_n(word, value, __ATOMIC_ACQ_REL);
   });

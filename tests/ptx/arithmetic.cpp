@@ -27,6 +27,8 @@ constexpr std::tuple kBits{Type<uint16_t>{"b16"}, Type<uint32_t>{"b32"}, Type<ui
 constexpr std::tuple kBytes{Type<int8_t>{"s8"}, Type<uint8_t>{"u8"}};
 constexpr std::tuple kSigned{Type<int16_t>{"s16"}, Type<int32_t>{"s32"}, Type<int64_t>{"s64"}};
 constexpr std::tuple kUnsigned{Type<uint16_t>{"u16"}, Type<uint32_t>{"u32"}, Type<uint64_t>{"u64"}};
+constexpr std::tuple kNarrow{Type<int16_t>{"s16"}, Type<uint16_t>{"u16"}, Type<int32_t>{"s32"},
+                             Type<uint32_t>{"u32"}};
 constexpr std::tuple kFloats{Type<float>{"f32"}, Type<double>{"f64"}};
 constexpr std::tuple kRounded{Type<float>{"rn.f32"}, Type<double>{"rn.f64"}};
 constexpr auto kIntegers = std::tuple_cat(kSigned, kUnsigned);
@@ -73,9 +75,6 @@ void execute(Thread& thread, const Operation& operation) {
   thread.registers[operation.to[0]] = bits_of(call<T, F>(thread, operation));
 }
 
-/// Wide enough for any product of two.
-template <class T>
-using Wide = std::conditional_t<std::is_signed_v<T>, __int128, unsigned __int128>;
 template <class T>
 constexpr uint32_t kWidth = 8 * sizeof(T);
 
@@ -101,7 +100,7 @@ uint32_t insert_field(uint32_t value, uint32_t base, uint8_t at, uint8_t count) 
 
 Table make_table() {
   Table table;
-  // `function` is a lambda over an operand's type: an instruction for each of `types`.
+  // Adds an instruction for each of these types; the last parameter is a lambda over the type.
   const auto add = [&]<class... T, class F>(const std::string& name,
                                             const std::tuple<Type<T>...>& types, F) {
     const auto add_one = [&]<class One>(Type<One> type) {
@@ -141,13 +140,13 @@ Table make_table() {
   add("add.", numbers, []<class T>(T a, T b) { return T(a + b); });
   add("sub.", numbers, []<class T>(T a, T b) { return T(a - b); });
   add("mul.", kRounded, []<class T>(T a, T b) { return T(a * b); });
-  add("mul.lo.", kIntegers, []<class T>(T a, T b) { return T(Wide<T>(a) * b); });
-  add("mul.wide.", kIntegers, []<class T>(T a, T b) { return int64_t(Wide<T>(a) * b); });
-  add("mad.lo.", kIntegers, []<class T>(T a, T b, T c) { return T(Wide<T>(a) * b + c); });
+  add("mul.lo.", kIntegers, []<class T>(T a, T b) { return T(a * b); });
+  add("mul.wide.", kNarrow, []<class T>(T a, T b) { return int64_t{a} * int64_t{b}; });
+  add("mad.lo.", kIntegers, []<class T>(T a, T b, T c) { return T(a * b + c); });
   add("fma.", kRounded, []<class T>(T a, T b, T c) { return std::fma(a, b, c); });
   add("div.", kRounded, []<class T>(T a, T b) { return T(a / b); });
   // A division by zero gives ones, as on a device; the least number by -1 overflows.
-  add("div.", kIntegers, []<class T>(T a, T b) { return b == 0 ? T(~T(0)) : T(Wide<T>(a) / b); });
+  add("div.", kIntegers, []<class T>(T a, T b) { return b == 0 ? T(~T(0)) : T(__int128{a} / b); });
   add("sqrt.", kRounded, []<class T>(T a) { return std::sqrt(a); });
   add("min.", kIntegers, []<class T>(T a, T b) { return std::min(a, b); });
   add("max.", kIntegers, []<class T>(T a, T b) { return std::max(a, b); });

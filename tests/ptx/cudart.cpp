@@ -29,8 +29,6 @@ struct dim3 {
 namespace fastcomm::ptx {
 namespace {
 
-constexpr size_t kDevices = 2;
-
 uint64_t number_of(const char* variable, uint64_t otherwise) {
   const char* const text = std::getenv(variable);
   return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
@@ -63,7 +61,7 @@ const Function& kernel_of(const void* host) {
 
 [[noreturn]] void refuse() { throw Unknown("kernel<<<...>>>"); }
 
-/// Devices that reach each other, once per process: ranks are forked before they use any.
+/// Two devices that reach each other, once per process: ranks are forked before they use any.
 void set_up(shim::Runtime& runtime) {
   shim::Arena::Options options;
   options.hidden = true;
@@ -80,9 +78,9 @@ void set_up(shim::Runtime& runtime) {
     if (of_device) cudaDeviceSynchronize();  // cudaFree waits, as CUDA's does
     remove_range(memory);
   };
-  const std::vector<shim::Link> direct(kDevices, shim::Link::kDirect);
-  runtime.configure(std::vector<std::vector<shim::Link>>(kDevices, direct),
-                    static_cast<int>(number_of("CUDA_DEVICE_MAX_CONNECTIONS", 0)));
+  const std::vector<shim::Link> direct(2, shim::Link::kDirect);
+  const auto queues = static_cast<int>(number_of("CUDA_DEVICE_MAX_CONNECTIONS", 0));
+  runtime.configure({direct, direct}, queues);
   shim::Vmm::get().fabric = true;
 }
 
