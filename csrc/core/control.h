@@ -50,6 +50,8 @@ enum class Control : uint8_t {
   kNoSecondLook,
   // a call does not check for an earlier failure of the group (engines/cpu/communicator.h)
   kNoFirstLook,
+  kNoGuard,     // operations of graphs do not take their channel (kernels/channel.h)
+  kNoHostLook,  // no thread looks at the host alone (c10d/engines/cuda/cuda_group.h)
 };
 
 constexpr const char* kControlNames[] = {
@@ -89,6 +91,8 @@ constexpr const char* kControlNames[] = {
     "leave_early",
     "no_second_look",
     "no_first_look",
+    "no_guard",
+    "no_host_look",
 };
 
 }  // namespace fastcomm

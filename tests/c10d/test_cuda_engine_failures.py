@@ -147,6 +147,15 @@ def test_a_rank_dies_while_a_thread_is_in_the_driver(where: str) -> None:
     assert 0.5 < waited < 0.5 + SOON / 10, waited
 
 
+def test_without_looks_at_the_host_its_death_is_seen_when_the_driver_returns() -> None:
+    """That is when the device has waited for the dead rank until the timeout."""
+    environment = {"FC_CONTROL": "no_host_look"}
+    survivor, _ = run_outcomes(2, _loads, "in a load", environment=environment, group_timeout=4)
+    assert survivor.error is None, survivor.error
+    caught, waited = survivor.value
+    assert caught.peer == 1 and waited > 3.9, (caught, waited)
+
+
 def _once_more(world: World) -> list[float]:
     """Form a group after a failure: the process is as good as new."""
     device = init(world)

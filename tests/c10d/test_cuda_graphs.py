@@ -129,9 +129,13 @@ def test_ranks_may_capture_apart_and_replay_alike() -> None:
     assert found == [[[5.0], [5.0], [8.0]]] * 2
 
 
-def _replayed_at_once(world: World) -> tuple[list[float], list[Caught]]:
-    """Replay graphs on two streams: one after the other, and then at once on rank 0."""
-    *tensors, stream, side = _ready(world)
+def _replay_at_once(world: World, count: int) -> list[torch.Tensor]:
+    """Replay graphs on two streams: one after the other, and then at once on rank 0.
+
+    Rank 1 replays only the first one then. Returns what the graphs sum up.
+    """
+    *ones, stream, side = _ready(world)
+    tensors = [data[:count] for data in ones]
     graphs: list[Any] = []
     for data in tensors:
         with torch.sim.graph(stream) as graph:
@@ -143,7 +147,7 @@ def _replayed_at_once(world: World) -> tuple[list[float], list[Caught]]:
     with side:
         graphs[1].replay()
     torch.sim.synchronize()
-    found = [value for data in tensors for value in data.unique().tolist()]
+    assert [data.unique().tolist() for data in tensors] == [[2.0]] * 2
     with stream:
         if world.rank != 0:  # whom rank 0 waits for
             sim.load().sleep(world.rank, stream.stream_id, 300_000)
@@ -152,14 +156,30 @@ def _replayed_at_once(world: World) -> tuple[list[float], list[Caught]]:
         with side:
             graphs[1].replay()
     torch.sim.synchronize()
-    caught = [catch(dist.all_reduce, data) for data in tensors]
     sim.hazards()  # the two streams are in no order
-    return found, caught
+    return tensors
 
 
-def test_two_replays_at_once_are_an_error() -> None:
-    for rank, (found, caught) in enumerate(run_ranks(2, _replayed_at_once, environment=SMALL)):
-        assert found == [2.0, 2.0]
+def _errors(world: World, count: int) -> list[Caught]:
+    return [catch(dist.all_reduce, data) for data in _replay_at_once(world, count)]
+
+
+@pytest.mark.parametrize("count", [200, 900], ids=["one launch", "several launches"])
+def test_two_replays_at_once_are_an_error(count: int) -> None:
+    for rank, caught in enumerate(run_ranks(2, _errors, count, environment=SMALL)):
         for error in caught:
             assert "FastcommError" in error.bases, error
             assert "replayed at once on rank 0" in error.text, (rank, error)
+
+
+def _wrong_sums(world: World) -> list[float]:
+    found = [value for data in _replay_at_once(world, 200) for value in data.unique().tolist()]
+    dist.all_reduce(torch.ones(1, device=f"sim:{world.rank}"))  # nothing has failed
+    return found
+
+
+def test_two_replays_at_once_without_the_guard_are_wrong_sums_without_an_error() -> None:
+    """Both graphs of rank 0 meet the one that rank 1 replays."""
+    environment = {**SMALL, "FC_CONTROL": "no_guard"}
+    sums = run_ranks(2, _wrong_sums, environment=environment, group_timeout=5)
+    assert sums == [[4.0, 4.0], [4.0, 2.0]]

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from support import ranks
 from support.caught import Caught, catch
 from support.direct import check_bits, train_ddp_on_both, wait_that_expires
-from support.patience import SOON
+from support.patience import OPERATION, SOON
 from support.ranks import World
 
 import fastcomm
@@ -209,9 +209,10 @@ def test_a_peer_dies_while_the_backend_hangs() -> None:
         assert outcome.exitcode == 0
 
 
-def _loads(world: World) -> tuple[Caught, float]:
+def _loads(world: World, limit: float) -> tuple[Caught, float]:
     """Let rank 1 die while a thread waits in the driver for a device that waits for it."""
     x = _started(world)
+    dist.group.WORLD._get_backend(x.device).set_timeout(timedelta(seconds=limit))
     if world.rank == 1:
         world.hear("issued")
         time.sleep(0.5)
@@ -227,11 +228,20 @@ def _loads(world: World) -> tuple[Caught, float]:
 
 
 def test_a_peer_dies_while_a_thread_is_in_the_driver() -> None:
-    survivor, _ = run_outcomes(2, _loads)
+    survivor, _ = run_outcomes(2, _loads, OPERATION)
     assert survivor.error is None, survivor.error
     caught, waited = survivor.value
     assert (caught.kind, caught.peer) == ("PeerLostError", 1), caught
     assert 0.4 < waited < SOON, waited
+
+
+def test_without_looks_at_the_host_its_death_is_seen_when_the_driver_returns() -> None:
+    """That is when the backend gives up, at its timeout."""
+    environment = {**ELSEWHERE, "FC_CONTROL": "no_host_look"}
+    survivor, _ = ranks.run_outcomes(2, _loads, 4.0, environment=environment)
+    assert survivor.error is None, survivor.error
+    caught, waited = survivor.value
+    assert waited > 3.9, (caught, waited)
 
 
 @pytest.mark.parametrize("how", ["late", "nobody waits"])

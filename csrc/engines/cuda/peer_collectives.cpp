@@ -162,7 +162,7 @@ void PeerCollectives::make_channels(DeviceWindows& windows) {
     Channel& channel = channels_.emplace_back();
     channel.replayed = c == options_.replayed;
     channel.place = MeetingPlace{windows.rank(), size, {}, states_ + c, records_ + c};
-    channel.place.guard.is_on = channel.replayed;
+    channel.place.guard.is_on = channel.replayed && !FC_LEFT_OUT(Control::kNoGuard);
     channel.found = found_ + c * kMostEnds;
     channel.areas = PeerAreas{
         windows.rank(), size, options_.area_bytes, {}, {}, options_.pushes, options_.slices_from};

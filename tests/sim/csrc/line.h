@@ -38,7 +38,8 @@ inline std::exception_ptr communication_error(const std::string& text) {
   }
 }
 
-/// Complete when the data is there: the host waits, in place of the user's stream.
+/// Complete when the data is there: the host waits, in place of the user's stream. Until then its
+/// device is busy, as with a kernel of NCCL's.
 class SimWork final : public ::c10d::Work {
  public:
   SimWork(int rank, ::c10d::OpType type, uint64_t sequence, Tensors outputs, c10::Device device,
@@ -48,7 +49,10 @@ class SimWork final : public ::c10d::Work {
         deadline_(Clock::now() + timeout),
         outputs_(std::move(outputs)),
         future_(c10::make_intrusive<c10::ivalue::Future>(
-            c10::ListType::create(c10::TensorType::get()), std::vector<c10::Device>{device})) {}
+            c10::ListType::create(c10::TensorType::get()), std::vector<c10::Device>{device})),
+        busy_(shim::busy_streams[device.index()]) {
+    ++busy_;
+  }
 
   /// Raises the operation's error; also raises when `timeout` passes, which leaves the operation as
   /// it is.
@@ -67,6 +71,7 @@ class SimWork final : public ::c10d::Work {
   /// From here on isCompleted() raises what CUDA raises for every event once a kernel has crashed.
   void spoil() { spoilt_ = true; }
   bool isCompleted() override {
+    shim::pass_driver();  // as a query of an event
     TORCH_CHECK(!spoilt_, "CUDA error: device-side assert triggered");
     return Work::isCompleted();
   }
@@ -78,6 +83,7 @@ class SimWork final : public ::c10d::Work {
   Clock::time_point deadline() const { return deadline_; }
   /// Called once.
   void complete(const std::exception_ptr& error) {
+    --busy_;
     finish(error);
     if (error) return future_->setError(error);
     future_->markCompleted(c10::IValue(outputs_));
@@ -88,6 +94,7 @@ class SimWork final : public ::c10d::Work {
   const Clock::time_point deadline_;
   const Tensors outputs_;
   const c10::intrusive_ptr<c10::ivalue::Future> future_;
+  std::atomic<int>& busy_;
   std::atomic<bool> spoilt_{false};
 };
 

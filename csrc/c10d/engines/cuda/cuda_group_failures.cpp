@@ -165,6 +165,7 @@ bool CudaGroup::look() {
 }
 
 bool CudaGroup::look_at_host() {
+  if (FC_LEFT_OUT(Control::kNoHostLook)) return false;
   const std::optional<Waiting> waiting = oldest_waiting();
   if (!waiting && !captures_) {
     standstill_.reset();

@@ -120,6 +120,7 @@ void DeviceWatch::run() {
 }
 
 bool DeviceWatch::look_at_host() {
+  if (FC_LEFT_OUT(Control::kNoHostLook)) return false;
   Seen all;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
