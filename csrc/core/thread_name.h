@@ -5,11 +5,16 @@
 
 namespace fastcomm {
 
-/// Names the calling thread. A name too long for the kernel does not compile.
-template <size_t kSize>
-void name_thread(const char (&name)[kSize]) {
-  static_assert(kSize <= 16, "at most 15 characters");
-  pthread_setname_np(pthread_self(), name);
-}
+/// A literal. One too long for the kernel does not compile.
+struct ThreadName {
+  template <size_t kSize>
+  ThreadName(const char (&literal)[kSize]) : text(literal) {
+    static_assert(kSize <= 16, "at most 15 characters");
+  }
+  const char* text;
+};
+
+/// Names the calling thread.
+inline void name_thread(ThreadName name) { pthread_setname_np(pthread_self(), name.text); }
 
 }  // namespace fastcomm

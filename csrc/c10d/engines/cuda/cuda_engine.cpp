@@ -10,6 +10,7 @@
 #include "c10d/life/hooks.h"
 #include "c10d/requests/calls.h"
 #include "coll/operations.h"
+#include "core/device_guard.h"
 #include "transport/fork.h"
 
 namespace fastcomm {
@@ -20,6 +21,25 @@ ReduceOp reduction(const Query& query) {
   return row_of(query.kind).takes_list ? ReduceOp::kSum : query.op;
 }
 
+/// What a look raises ends the group.
+std::unique_ptr<Watch> watch_of(const std::shared_ptr<CudaGroup>& group, ThreadName name,
+                                bool (*look)(CudaGroup&)) {
+  return std::make_unique<Watch>(name, [group, look] {
+    bool busy = true;
+    if (const auto error = caught([&] { busy = look(*group); })) {
+      group->give_up("none", ErrorCode::kSystem, what_of(error));
+    }
+    return busy;
+  });
+}
+
+bool look_at_device(CudaGroup& group) {
+  // Until the thread ends. Objects that it lets go of belong to that device; others get no context
+  // of this process.
+  thread_local const DeviceGuard guard(group.device());
+  return group.look();
+}
+
 }  // namespace
 
 CudaEngine::CudaEngine(std::shared_ptr<CudaGroup> group, std::unique_ptr<PoolOutOfBand> out_of_band,
@@ -27,8 +47,9 @@ CudaEngine::CudaEngine(std::shared_ptr<CudaGroup> group, std::unique_ptr<PoolOut
     : Engine(std::move(context)),
       group_(std::move(group)),
       out_of_band_(std::move(out_of_band)),
-      watches_{std::make_unique<CudaWatch>(group_, CudaWatch::At::kDevice),
-               std::make_unique<CudaWatch>(group_, CudaWatch::At::kHost)} {
+      watches_{watch_of(group_, "fc-device", look_at_device),
+               watch_of(group_, "fc-device-host",
+                        [](CudaGroup& group) { return group.look_at_host(); })} {
   for (int op = 0; op < kNumReduceOps; ++op) {
     for (int dtype = 0; dtype < kNumDTypes; ++dtype) {
       const std::pair pair{static_cast<DType>(dtype), static_cast<ReduceOp>(op)};

@@ -14,13 +14,15 @@
 #include <string>
 #include <utility>
 
-#include "c10d/engines/cuda/cuda_watch.h"
 #include "c10d/engines/cuda/cuda_work.h"
 #include "c10d/engines/engine.h"
+#include "c10d/life/watch.h"
 
 namespace fastcomm {
 
-/// Progress: of the devices, and of one thread that looks after them. Synchronous operations run on
+/// Progress: of the devices, and of two threads that look after them: one asks the device which
+/// operations have passed, and the host for deaths and failures; the other asks the host alone, so
+/// that a rank's death is seen while a thread of this process waits in CUDA's driver. Synchronous operations run on
 /// the caller's current stream, asynchronous ones on the group's own stream, all in the order in
 /// which they were issued. Can be captured into graphs.
 class CudaEngine final : public Engine {
@@ -60,7 +62,7 @@ class CudaEngine final : public Engine {
 
   const std::shared_ptr<CudaGroup> group_;
   const std::unique_ptr<PoolOutOfBand> out_of_band_;
-  std::array<std::unique_ptr<CudaWatch>, 2> watches_;
+  std::array<std::unique_ptr<Watch>, 2> watches_;
   std::set<std::pair<DType, ReduceOp>> kernels_;  // for reductions
   std::atomic<uint64_t> calls_{0};
   std::atomic<bool> left_{false};

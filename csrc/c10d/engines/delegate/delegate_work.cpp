@@ -10,7 +10,7 @@
 #include "c10d/engines/delegate/wait_slices.h"
 #include "c10d/life/exception.h"
 #include "c10d/life/hooks.h"
-#include "c10d/life/stopped_at_end.h"
+#include "c10d/life/watch.h"
 #include "core/call_site.h"
 #include "core/thread_name.h"
 

@@ -4,61 +4,22 @@
 
 #include "c10d/life/hooks.h"
 #include "core/call_site.h"
-#include "core/thread_name.h"
 
 namespace fastcomm {
 
-/// The second thread.
-class DeviceWatch::Host final : public StoppedAtEnd {
- public:
-  explicit Host(DeviceWatch& watch) : watch_(watch) {}
-  ~Host() { end(); }
-
-  /// Raises Error(kSystem) with `problem` if no thread can be started.
-  void wake(const std::string& problem) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (needs_thread()) start(problem);
-    awake_ = true;
-    changed_.notify_one();
-  }
-
- private:
-  void run() override {
-    name_thread("fc-device-host");
-    std::unique_lock<std::mutex> lock(mutex_);
-    while (!stop_) {
-      awake_ = false;  // before the look: what begins meanwhile wakes this thread again
-      lock.unlock();
-      const bool busy = watch_.look_at_host();
-      lock.lock();
-      if (busy) {
-        changed_.wait_for(lock, kLook, [this] { return stop_; });
-      } else {
-        changed_.wait(lock, [this] { return stop_ || awake_; });
-      }
-    }
-  }
-
-  DeviceWatch& watch_;
-  bool awake_ = false;  // under mutex_
-};
-
 DeviceWatch::DeviceWatch(std::shared_ptr<Delegate> delegate)
-    : delegate_(std::move(delegate)), host_(std::make_unique<Host>(*this)) {}
-
-DeviceWatch::~DeviceWatch() { end(); }
+    : delegate_(std::move(delegate)),
+      device_("fc-devicewatch", [this] { return look_at_device(); }),
+      host_("fc-device-host", [this] { return look_at_host(); }) {}
 
 DeviceWatch::Entry DeviceWatch::begin(const Delegate::Subject& subject, Milliseconds timeout) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto problem = [&] {
-    return delegate_->front(subject) + "no thread can be started that looks for deaths: ";
-  };
-  if (needs_thread()) start(problem());
-  const auto entry = std::make_shared<Watched>(subject, timeout);
-  if (watched_.empty()) host_->wake(problem());
-  watched_.push_back(entry);
-  if (watched_.size() == 1) changed_.notify_one();
-  return entry;
+  if (watched_.empty()) {
+    const std::string front = delegate_->front(subject);
+    device_.wake(front);
+    host_.wake(front);
+  }
+  return watched_.emplace_back(std::make_shared<Watched>(subject, timeout));
 }
 
 void DeviceWatch::follow(const Entry& entry, const c10::intrusive_ptr<DelegateWork>& work) {
@@ -79,8 +40,8 @@ DeviceWatch::Seen DeviceWatch::seen() {
 
 void DeviceWatch::drain() {
   for (bool pending = true; pending;) {
+    if (device_.has_stopped()) return;  // deaths are not watched any more
     std::unique_lock<std::mutex> lock(mutex_);
-    if (stop_) return;  // deaths are not watched any more
     const Seen all = seen();
     lock.unlock();
     if (g_interrupt_check) g_interrupt_check();
@@ -93,30 +54,24 @@ void DeviceWatch::drain() {
   }
 }
 
-void DeviceWatch::run() {
-  name_thread("fc-devicewatch");
-  std::unique_lock<std::mutex> lock(mutex_);
-  for (;;) {
-    changed_.wait(lock, [this] { return stop_ || !watched_.empty(); });
-    if (stop_) return;
-    Seen seen = this->seen();
-    lock.unlock();
-    Seen pending;
-    for (const auto& each : seen) {
-      const bool done = each.second != nullptr && each.second->isCompleted();
-      done ? drop(each.first) : pending.push_back(each);
-    }
-    ++asked_;
-    if (!pending.empty()) look(pending, kLeaverGrace);
-    seen.clear();  // without the lock: destructors may take others
-    pending.clear();
-    lock.lock();
-    if (watched_.empty()) {
-      const std::lock_guard<std::mutex> looking(looking_);
-      stalled_since_.reset();
-    }
-    changed_.wait_for(lock, kLook, [this] { return stop_; });
+bool DeviceWatch::look_at_device() {
+  Seen all, pending;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    all = seen();
   }
+  for (const auto& each : all) {
+    const bool done = each.second != nullptr && each.second->isCompleted();
+    done ? drop(each.first) : pending.push_back(each);
+  }
+  ++asked_;
+  if (!pending.empty()) look(pending, kLeaverGrace);
+  // Before the two end, without the lock: destructors may take others.
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!watched_.empty()) return true;
+  const std::lock_guard<std::mutex> looking(looking_);
+  stalled_since_.reset();
+  return false;
 }
 
 bool DeviceWatch::look_at_host() {

@@ -10,7 +10,7 @@
 
 #include "c10d/engines/delegate/delegate.h"
 #include "c10d/engines/delegate/delegate_work.h"
-#include "c10d/life/stopped_at_end.h"
+#include "c10d/life/watch.h"
 #include "core/clock.h"
 #include "core/standstill.h"
 
@@ -23,7 +23,7 @@ namespace fastcomm {
 /// asks the backend, and so the device's driver, where another thread may wait for the device: a
 /// second thread asks only the host, and acts if the first one does not come back. Thread-safe; all
 /// that threads share is under the locks.
-class DeviceWatch final : public StoppedAtEnd {
+class DeviceWatch {
  public:
   struct Watched {
     const Delegate::Subject subject;
@@ -38,7 +38,6 @@ class DeviceWatch final : public StoppedAtEnd {
   using Entry = std::shared_ptr<Watched>;
 
   explicit DeviceWatch(std::shared_ptr<Delegate> delegate);
-  ~DeviceWatch();
 
   /// Called before an operation is submitted, which may wait for peers itself. Raises
   /// Error(kSystem).
@@ -51,7 +50,6 @@ class DeviceWatch final : public StoppedAtEnd {
   void drain();
 
  private:
-  static constexpr Milliseconds kLook{20};
   /// Time to end for operations in which a rank that left in order has taken part.
   static constexpr Milliseconds kLeaverGrace{2000};
 
@@ -60,10 +58,8 @@ class DeviceWatch final : public StoppedAtEnd {
   /// Time for a rank that left in order, where nobody can tell which operations have ended.
   static constexpr Milliseconds kStuckGrace{10'000};
 
-  class Host;
-
-  void run() override;
-  /// A look of the second thread; false if nothing is under way.
+  /// Looks of the two threads; false if nothing is under way.
+  bool look_at_device();
   bool look_at_host();
   /// An entry and its work, as seen in one look.
   using Seen = std::vector<std::pair<Entry, c10::intrusive_ptr<DelegateWork>>>;
@@ -76,12 +72,13 @@ class DeviceWatch final : public StoppedAtEnd {
   static uint64_t awaited(const Seen& pending, Milliseconds grace);
 
   const std::shared_ptr<Delegate> delegate_;
-  std::vector<Entry> watched_;
-  std::mutex looking_;
+  std::mutex mutex_;
+  std::vector<Entry> watched_;             // under mutex_
+  std::mutex looking_;                     // after mutex_
   std::optional<Deadline> stalled_since_;  // under looking_
   std::atomic<uint64_t> asked_{0};         // rounds in which the backend has answered
   Standstill standstill_;                  // of these; the second thread's own
-  const std::unique_ptr<Host> host_;       // last: it uses the others until it has ended
+  Watch device_, host_;                    // last: they use the others until they have ended
 };
 
 }  // namespace fastcomm
