@@ -22,9 +22,9 @@ namespace fastcomm {
 
 /// Progress: of the devices, and of two threads that look after them: one asks the device which
 /// operations have passed, and the host for deaths and failures; the other asks the host alone, so
-/// that a rank's death is seen while a thread of this process waits in CUDA's driver. Synchronous operations run on
-/// the caller's current stream, asynchronous ones on the group's own stream, all in the order in
-/// which they were issued. Can be captured into graphs.
+/// that a rank's death is seen while a thread of this process waits in CUDA's driver. Synchronous
+/// operations run on the caller's current stream, asynchronous ones on the group's own stream, all
+/// in the order in which they were issued. Can be captured into graphs.
 class CudaEngine final : public Engine {
  public:
   /// `out_of_band` serves to add memory.
