@@ -19,7 +19,7 @@ class BesideCaptures {
   explicit BesideCaptures(int device) : guard_(device) { exchange(); }
   BesideCaptures(const BesideCaptures&) = delete;
   BesideCaptures& operator=(const BesideCaptures&) = delete;
-  // While the device is still current: the one before it may be one that this process does not use.
+  // Before the guard ends: the device that it restores may be one that this process does not use.
   ~BesideCaptures() { exchange(); }
 
  private:

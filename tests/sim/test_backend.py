@@ -200,6 +200,9 @@ def _message_aborted(world: World) -> None:
         assert not work.is_completed()
         backend.abort()
         assert "aborted on rank 0" in _said(work.wait)
+        world.tell("aborted")
+    else:
+        world.hear("aborted")  # a rank that leaves ends the pair's connection
 
 
 def test_abort_ends_a_receive() -> None:
