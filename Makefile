@@ -29,11 +29,11 @@ TORCH_STAMP := $(STAMPS)/torch-$(shell printf '%s' '$(TORCH)' | cksum | cut -d '
 BUILD_LOG := $(VENV)/build.log
 
 # What setup.py imports; other tools change nothing that is built.
-BUILD_TOOLS := $(addprefix tools/,cuda_toolkit.py native_build.py source_digest.py torch_releases.py)
+BUILD_TOOLS := $(addprefix tools/,build_host.py build_record.py cuda_toolkit.py native_build.py source_digest.py torch_releases.py)
 # Folders are listed too: their time changes when a file comes or goes.
 SOURCES := setup.py pyproject.toml $(BUILD_TOOLS) $(shell find csrc) fastcomm/__init__.py
 
-.PHONY: help build gpu-build gpu-programs test release-check conformance soak demo bench tables fuzz lint format compdb gpu-check clean distclean FORCE
+.PHONY: help build wheels gpu-build gpu-programs test release-check conformance soak demo bench tables fuzz lint format compdb gpu-check clean distclean FORCE
 
 help: ## list the targets
 	@sed -n -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 23
@@ -89,6 +89,10 @@ gpu-build: gpu-programs ## with nvcc: compile the CUDA flavour for every archite
 # They need no torch. build/gpu can be carried to a machine with a GPU, where gpu-check uses it.
 gpu-programs: ## with nvcc: compile into build/gpu what gpu-check runs; GPU_ARCHITECTURES="9.0"
 	PATH="$(abspath $(BIN)):$$PATH" $(PYTHON) tools/gpu_programs.py --architectures "$(GPU_ARCHITECTURES)"
+
+wheels: $(STAMPS)/dev ## one wheel for this Python and every torch, without a compiler to install it; ARGS="--torch 2.13"
+	$(PIP) install -q -r requirements/wheels.txt
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python tools/wheels.py $(ARGS)
 
 compdb: $(STAMPS)/build ## compile_commands.json for editors; every build writes it
 	@test -s compile_commands.json || { rm $(STAMPS)/build; $(MAKE) --no-print-directory build; }

@@ -1,9 +1,10 @@
 """Build fastcomm's native library; all metadata is in pyproject.toml.
 
-    pip install --no-build-isolation .
+    pip install .
 
 compiles against the torch that is already installed, since a C++ extension of torch works with
-no other. Two steps: the layers below torch become a static library (tools/native_build.py), CUDA
+no other. (Build isolation hides it from Python, but not where it lies; --no-build-isolation works
+as well.) Two steps: the layers below torch become a static library (tools/native_build.py), CUDA
 kernels included, then torch's extension builder compiles the rest (c10d, ops, bindings) and links
 both. Torch's headers take most of that, so the rest is compiled as a few large units.
 
@@ -22,8 +23,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 from setuptools import setup
@@ -31,19 +32,21 @@ from setuptools import setup
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT / "tools"))
 
+import build_host  # noqa: E402
+import build_record  # noqa: E402
 import cuda_toolkit  # noqa: E402
 import native_build  # noqa: E402
-import source_digest  # noqa: E402
 import torch_releases  # noqa: E402
 
+# pip's build isolation hides what this environment has; what it offers instead stays in front.
+sys.path += {sysconfig.get_path(kind) for kind in ("purelib", "platlib")} - set(sys.path)
 try:
     import torch
 except ImportError as error:
     raise SystemExit(
-        f"fastcomm is compiled against the PyTorch you use, and this Python has none ({error}).\n"
-        "Build isolation hides an installed one. Type these two lines:\n"
-        '    pip install "torch>=2.11" "setuptools>=70.1" ninja\n'
-        "    pip install --no-build-isolation ."
+        f"fastcomm is compiled against the PyTorch you use, and {sys.prefix} has none ({error}). "
+        'Type: pip install "torch>=2.11" (and then, outside of an environment that only builds, '
+        "pip install --no-build-isolation .), or install a wheel, which needs no compiler"
     ) from None
 
 if torch_releases.release(torch.__version__) < (2, 11):
@@ -116,22 +119,12 @@ if IS_DEBUG:
     CODE_FLAGS += ["-O0", "-g"]
 
 
-def units() -> dict[str, list[Path]]:
-    """Return what is compiled together: as few units as keep two processors equally busy."""
-    csrc = ROOT / "csrc"
-    return {
-        "bindings": sorted((csrc / "bindings").glob("*.cpp")),
-        "c10d": sorted((csrc / "c10d").rglob("*.cpp")),
-        "ops": sorted([*(csrc / "ops").glob("*.cpp"), *(csrc / "tensors").glob("*.cpp")]),
-    }
-
-
 def extension() -> CppExtension:
     """Describe ``fastcomm._C``: sources above the torch-free layers, flags, macros."""
     if HAS_UNITS:
-        sources = native_build.write_units(BUILD_DIR / "units", units())
+        sources = native_build.write_units(BUILD_DIR / "units", native_build.torch_units())
     else:
-        sources = sorted(path for unit in units().values() for path in unit)
+        sources = sorted(path for unit in native_build.torch_units().values() for path in unit)
     macros = [(name, "1") for name in native_build.variant_macros(native_build.native_sources())]
     # at::parallel_for is a plain loop without -fopenmp. Nothing is linked for it: the runtime must
     # be the one that torch has brought along; a second one would have threads of its own.
@@ -160,14 +153,19 @@ class BuildNative(BuildExtension):
 
     def run(self) -> None:
         """Build, and in place leave the record beside the sources too."""
+        build_host.check_compiler()
+        build_host.limit_jobs()
         super().run()
         if self.inplace:
             shutil.copyfile(self._build_info_path(), ROOT / "fastcomm" / "_build_info.py")
 
     def build_extensions(self) -> None:
         """Compile everything that has changed."""
-        native_build.build_library(CUDA)
-        super().build_extensions()
+        try:
+            native_build.build_library(CUDA)
+            super().build_extensions()
+        except (SystemExit, Exception) as error:
+            raise SystemExit(build_host.failure(error)) from None
         self._build_info_path().write_text(build_info(self.distribution.get_version()))
         commands = native_build.compile_commands(native_build.library_dir(CUDA), BUILD_DIR)
         (ROOT / "compile_commands.json").write_text(json.dumps(commands, indent=1) + "\n")
@@ -179,24 +177,13 @@ class BuildNative(BuildExtension):
 
 
 def build_info(version: str) -> str:
-    """Return the text of ``fastcomm/_build_info.py``, which ``fastcomm._native`` compares."""
-    compiler = subprocess.run(
-        [*native_build.compiler(), "--version"], check=True, capture_output=True, text=True
-    ).stdout.splitlines()[0]
-    record = {
-        "FASTCOMM_VERSION": version,
-        "TORCH_VERSION": str(torch.__version__),
-        "NEWEST_KNOWN_TORCH": NEWEST_KNOWN_TORCH,
-        "IS_NEWER_TORCH": torch_releases.is_newer(torch.__version__, NEWEST_KNOWN_TORCH),
-        "CUDA_VERSION": torch.version.cuda if CUDA_HOME else None,
-        "PYTHON_TAG": sys.implementation.cache_tag,
-        "FLAVOUR": FLAVOUR,
-        "CUDA_ARCHITECTURES": ARCHITECTURES,
-        "COMPILER": compiler,
-        "SOURCES": source_digest.digest(("csrc",)),
-    }
-    lines = ['"""What fastcomm._C was built for. Written by setup.py; do not edit."""', ""]
-    return "\n".join(lines + [f"{name} = {value!r}" for name, value in record.items()]) + "\n"
+    """Return the text of ``fastcomm/_build_info.py``."""
+    return build_record.text(
+        version=version,
+        torch=str(torch.__version__),
+        cuda=torch.version.cuda if CUDA_HOME else None,
+        architectures=ARCHITECTURES,
+    )
 
 
 # Here: in pyproject.toml older setuptools refuse an expression, and newer ones anything else.

@@ -21,19 +21,14 @@ import warnings
 from pathlib import Path
 from types import ModuleType
 
+from fastcomm import _build
+from fastcomm._build import REBUILD as _REBUILD
+from fastcomm._build import NativeLibraryError as NativeLibraryError
 from fastcomm._machine import tuning as _tuning
 from fastcomm._machine import verdicts as _verdicts
 
 _LIBRARY = "fastcomm._C"
 _opened: ModuleType | None = None
-_REBUILD = (
-    "Build it for this environment, in fastcomm's source folder:\n"
-    "    pip install --no-build-isolation --no-deps --force-reinstall ."
-)
-
-
-class NativeLibraryError(ImportError):
-    """fastcomm's native library is missing, or was built for something else."""
 
 
 def load() -> ModuleType:
@@ -52,7 +47,7 @@ def load() -> ModuleType:
     running = _running_versions()
     built = _built_versions()
     # A library without CUDA code (None) does not care about CUDA's version.
-    differing = [part for part, version in built.items() if version not in (None, running[part])]
+    differing = [part for part, version in built.items() if not _serves(version, running[part])]
     if differing:
         raise NativeLibraryError(
             f"fastcomm was built for {_in_words(built, differing)}, "
@@ -95,13 +90,7 @@ def unavailable_reason() -> str | None:
 
 
 def _running_versions() -> dict[str, str | None]:
-    try:
-        import torch
-    except ImportError as error:
-        raise NativeLibraryError(
-            f"fastcomm needs torch, which does not import ({error}). Type:\n"
-            '    pip install "torch>=2.11"'
-        ) from error
+    torch = _build.running_torch()
     return {
         "torch": str(torch.__version__),
         "CUDA": torch.version.cuda,
@@ -111,7 +100,7 @@ def _running_versions() -> dict[str, str | None]:
 
 def _warn_of_a_newer_torch() -> None:
     # Once per process, since the library is opened once. A record may be older than this line.
-    info = vars(importlib.import_module("fastcomm._build_info"))
+    info = vars(_build.info())
     if info.get("IS_NEWER_TORCH"):
         warnings.warn(
             f"fastcomm has been tested with torch up to {info['NEWEST_KNOWN_TORCH']}; this is "
@@ -121,13 +110,21 @@ def _warn_of_a_newer_torch() -> None:
         )
 
 
+def _serves(built: str | None, running: str | None) -> bool:
+    """Tell whether what was built for a version serves another; major and minor serve them all."""
+    is_minor = built is not None and built.count(".") == 1 and running is not None
+    return built is None or built == running or (is_minor and f"{running}".startswith(f"{built}."))
+
+
 def _built_versions() -> dict[str, str | None]:
     try:
-        info = importlib.import_module("fastcomm._build_info")
+        info = _build.info()
         return {"torch": info.TORCH_VERSION, "CUDA": info.CUDA_VERSION, "Python": info.PYTHON_TAG}
     except ModuleNotFoundError:
         # Without the cause, which says no more in ten lines.
         raise NativeLibraryError(_why_not_built()) from None
+    except NativeLibraryError:
+        raise
     except Exception as error:
         raise NativeLibraryError(
             f"fastcomm's record of its build cannot be read ({error!r}).\n{_REBUILD}"

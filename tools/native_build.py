@@ -108,6 +108,22 @@ def units_of(sources: Sequence[Path]) -> dict[str, list[Path]]:
     return units
 
 
+def torch_units() -> dict[str, list[Path]]:
+    """Return the units above the layers, of what uses torch.
+
+    They are as few as keep two processors equally busy; the longest comes first.
+    """
+
+    def sources(*folders: str) -> list[Path]:
+        return sorted(path for folder in folders for path in (CSRC / folder).rglob("*.cpp"))
+
+    return {
+        "bindings": sources("bindings"),
+        "c10d": sources("c10d"),
+        "ops": sources("ops", "tensors"),
+    }
+
+
 def variant_macros(sources: Sequence[Path]) -> list[str]:
     """Return the FC_HAVE_* macros for the variants among ``sources``."""
     return sorted({variant[0] for variant in map(variant_of, sources) if variant})

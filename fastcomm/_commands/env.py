@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import os
 import platform
@@ -11,7 +10,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from fastcomm import _native
+from fastcomm import _build, _native
 from fastcomm._commands.common import guarded, is_ready
 from fastcomm._version import __version__
 
@@ -87,7 +86,7 @@ def collect() -> dict[str, Any]:
     import torch
 
     native = _native.load()
-    build = importlib.import_module("fastcomm._build_info")
+    build = _build.info()
     found["torch"] = torch.__version__
     found["native"] = "available"
     found["build"] = {

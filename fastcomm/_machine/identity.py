@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib
 import json
 import os
 import re
@@ -20,6 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fastcomm import _build
 from fastcomm._version import __version__
 
 DRIVER = Path("/proc/driver/nvidia")
@@ -49,7 +49,7 @@ def identity() -> str:
 
     parts = [__version__, str(torch.__version__)]
     with contextlib.suppress(ImportError, AttributeError):
-        parts.append(importlib.import_module("fastcomm._build_info").SOURCES)
+        parts.append(_build.info().SOURCES)
     for path in (_ID, DRIVER / "version"):
         with contextlib.suppress(OSError):
             parts.append(path.read_text())

@@ -6,7 +6,6 @@ Results are published: nothing here may name the host, the user or a folder.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import platform
 import re
@@ -18,6 +17,7 @@ from typing import Any
 import torch
 
 import fastcomm
+from fastcomm import _build
 
 _DRIVER = Path("/proc/driver/nvidia/version")
 
@@ -92,7 +92,7 @@ def gpus() -> dict[str, Any] | None:
 def build_info() -> dict[str, Any] | None:
     """Return what the native library was built with and for; None if it has not been built."""
     try:
-        module = importlib.import_module("fastcomm._build_info")
+        module = _build.info()
     except ImportError:
         return None
     values = {name.lower(): value for name, value in vars(module).items() if name.isupper()}

@@ -45,13 +45,10 @@ def test_make_builds_again_for_what_setup_py_imports_alone(root: Path) -> None:
     assert {f"{name}.py" for name in found} == set(line.split())
 
 
-def test_without_torch_the_two_lines_are_printed(root: Path) -> None:
+def test_without_torch_one_line_says_what_to_type(root: Path) -> None:
     done = run([sys.executable, "-c", WITHOUT_TORCH], root)
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-2:] == [
-        '    pip install "torch>=2.11" "setuptools>=70.1" ninja',
-        "    pip install --no-build-isolation .",
-    ]
+    assert 'pip install "torch>=2.11"' in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
 
 

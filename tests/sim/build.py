@@ -75,16 +75,9 @@ def library() -> Path:
 
 
 def units() -> dict[str, list[Path]]:
-    """Return what is compiled together: sources with the same headers, which take most of the time.
-
-    Longest first, so that no processor waits for the last one.
-    """
-    csrc = native_build.CSRC
-    return {
-        "bindings": [SOURCES / "module.cpp", *sorted((csrc / "bindings").glob("*.cpp"))],
-        "c10d": sorted((csrc / "c10d").rglob("*.cpp")),
-        "ops": sorted([*(csrc / "ops").glob("*.cpp"), *(csrc / "tensors").glob("*.cpp")]),
-    }
+    """Return what is compiled together."""
+    above = native_build.torch_units()
+    return {**above, "bindings": [SOURCES / "module.cpp", *above["bindings"]]}
 
 
 def ninja_lines(place: Path, below: Path) -> list[str]:

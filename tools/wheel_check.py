@@ -1,0 +1,99 @@
+"""Install one wheel beside each torch, without a compiler, and run torch's own tests on it.
+
+    python tools/wheel_check.py dist/fastcomm-...whl             # every release in the wheel
+    python tools/wheel_check.py WHEEL --torch 2.13.0 --record    # and write docs/wheels.json
+
+Each torch has an environment of its own in ``build/wheel-check``, for the Python that runs this,
+and the kind of build, for CPU or CUDA, that pip chooses. pip sees neither compiler nor ninja. The
+tests are those of ``make conformance ARGS="--ranks 2"``. The exit status is 1 if a part failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import wheels
+
+ROOT = Path(__file__).resolve().parent.parent
+RECORD = ROOT / "docs" / "wheels.json"
+LONGEST_INSTALL = 20.0  # seconds
+TOOLS = ("numpy", "pytest", "hypothesis")  # of the tests
+SAY = (
+    "import json, torch; from fastcomm import _native;"
+    "print(json.dumps([str(torch.__version__), _native.load().__file__]))"
+)
+
+
+def environment_for(version: str) -> Path:
+    """Return a folder with an environment that has this torch; made first."""
+    python = platform.python_version().rpartition(".")[0]
+    place = ROOT / "build" / "wheel-check" / f"python{python}-torch{version}"
+    if not (place / "ready").exists():
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(place)], check=True)
+        pip = [str(place / "bin" / "pip"), "--disable-pip-version-check", "install", "--quiet"]
+        subprocess.run([*pip, f"torch=={version}", *TOOLS], check=True)
+        (place / "ready").touch()
+    return place
+
+
+def check(wheel: Path, version: str) -> dict[str, Any]:
+    """Install, load and test; return what is recorded."""
+    place = environment_for(version)
+    bare = {**os.environ, "PATH": str(place / "bin")}
+    for name in ("PYTHONPATH", "CXX", "CC"):
+        bare.pop(name, None)
+    pip = [str(place / "bin" / "pip"), "--disable-pip-version-check"]
+    subprocess.run([*pip, "uninstall", "--quiet", "--yes", "fastcomm"], env=bare, check=True)
+    begin = time.monotonic()
+    subprocess.run([*pip, "install", "--quiet", str(wheel)], env=bare, check=True)
+    seconds = round(time.monotonic() - begin, 1)
+    python = str(place / "bin" / "python")
+    said = subprocess.run([python, "-c", SAY], env=bare, cwd=place, capture_output=True, text=True)
+    if said.returncode != 0:
+        raise SystemExit(f"with torch {version} the wheel does not load:\n{said.stderr}")
+    torch, library = json.loads(said.stdout)
+    print(f"torch {torch}: in {seconds} s; {Path(library).relative_to(place)}", flush=True)
+    results = place / "conformance.json"
+    command = [python, "-m", "conformance.run", "--ranks", "2", "--json", str(results)]
+    tests = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}
+    status = subprocess.run(command, env=tests, cwd=ROOT / "tests").returncode
+    (report,) = json.loads(results.read_text())["reports"]
+    return {
+        "python": platform.python_version(),
+        "torch": torch,
+        "install_seconds": seconds,
+        "conformance": report["counts"],
+        "passed": status == 0 and seconds <= LONGEST_INSTALL,
+    }
+
+
+def main() -> int:
+    """Check one torch after the other; return the exit status."""
+    parser = argparse.ArgumentParser(description="Check a wheel with every torch it serves.")
+    parser.add_argument("wheel", type=Path)
+    parser.add_argument("--torch", nargs="+", default=wheels.releases(), metavar="VERSION")
+    parser.add_argument("--record", action="store_true", help=f"write {RECORD.relative_to(ROOT)}")
+    options = parser.parse_args()
+    wheel = options.wheel.resolve()
+    found = [check(wheel, version) for version in options.torch]
+    for row in found:
+        print(json.dumps(row))
+    if options.record:
+        kept = json.loads(RECORD.read_text()) if RECORD.exists() else []
+        python = platform.python_version()
+        rest = [row for row in kept if row["python"] != python]
+        new = {"python": python, "wheel": wheel.name, "bytes": wheel.stat().st_size, "rows": found}
+        RECORD.write_text(json.dumps([*rest, new], indent=1) + "\n")
+    return 0 if all(row["passed"] for row in found) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
