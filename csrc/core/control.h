@@ -52,6 +52,7 @@ enum class Control : uint8_t {
   kNoFirstLook,
   kNoGuard,     // operations of graphs do not take their channel (kernels/channel.h)
   kNoHostLook,  // no thread looks at the host alone (c10d/engines/cuda/cuda_group.h)
+  kClearLate,   // a watch forgets that it was woken after its look (c10d/life/watch.h)
 };
 
 constexpr const char* kControlNames[] = {
@@ -93,6 +94,7 @@ constexpr const char* kControlNames[] = {
     "no_first_look",
     "no_guard",
     "no_host_look",
+    "clear_late",
 };
 
 }  // namespace fastcomm

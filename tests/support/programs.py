@@ -170,6 +170,10 @@ PROGRAMS = (
     *tests("coll/test_unlike.py", "unlike", _BOUNDS, "csrc/coll/unlike.cpp", ERROR),
     *tests("coll/test_list_plan.py", "list_plan", _BOUNDS, ERROR),
     *tests("core/test_host_cache.py", "host_cache", _WATCHED, "core"),
+    *tests(
+        *("c10d/test_watch.py", "watch", (WATCHED, BOUNDS)),
+        *("core", "transport", "csrc/c10d/life/watch.cpp"),
+    ),
     *tests("kernels/test_stage_copy.py", "stage_copy", _BOUNDS, ERROR),
     *tests("kernels/test_span_cpu.py", "span_cpu", _BOUNDS, "kernels", "core"),
     *tests("kernels/test_reduce.py", "reduce conversions", _PLAIN, "kernels", "core"),

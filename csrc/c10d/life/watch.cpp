@@ -4,6 +4,7 @@
 #include <system_error>
 #include <utility>
 
+#include "core/control.h"
 #include "core/error.h"
 #include "transport/fork.h"
 
@@ -76,8 +77,10 @@ void Watch::run() {
     if (stop_) return;
     lock.unlock();
     // Stored before the look: what begins meanwhile wakes this thread, or is seen here.
-    awake_.store(false, std::memory_order_release);
+    const bool early = !FC_LEFT_OUT(Control::kClearLate);
+    if (early) awake_.store(false, std::memory_order_release);
     busy = look_();
+    if (!early) awake_.store(false, std::memory_order_release);
     lock.lock();
   }
 }
