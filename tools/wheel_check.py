@@ -35,7 +35,7 @@ SAY = (
 def environment_for(version: str) -> Path:
     """Return a folder with an environment that has this torch; made first."""
     python = platform.python_version().rpartition(".")[0]
-    place = ROOT / "build" / "wheel-check" / f"python{python}-torch{version}"
+    place = (ROOT / "build" / "wheel-check" / f"python{python}-torch{version}").resolve()
     if not (place / "ready").exists():
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(place)], check=True)
         pip = [str(place / "bin" / "pip"), "--disable-pip-version-check", "install", "--quiet"]

@@ -8,7 +8,7 @@ the headers of that release, in a folder of its own::
     fastcomm/_builds/torch2_13/_C.cpython-311-x86_64-linux-gnu.so
     fastcomm/_builds/torch2_13/_build_info.py
 
-``fastcomm._native`` chooses the folder. The same file loads with the CPU and with the CUDA build of
+``fastcomm._build`` chooses the folder. The same file loads with the CPU and with the CUDA build of
 a torch: it links only what both have. The wheel is for the Python that runs this::
 
     python tools/wheels.py                       # dist/fastcomm-...-manylinux_..._x86_64.whl
@@ -21,6 +21,7 @@ imported. Of each release what a compiler needs is kept, in ``build/wheels``.
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shlex
 import shutil
@@ -42,7 +43,7 @@ LIBRARIES = ("c10", "torch_cpu", "torch_python")
 KEPT = ("version.py", "include", *(f"lib/lib{name}.so" for name in LIBRARIES))
 # Both libraries export all of fastcomm: what is static in an inline function must exist once.
 EXPORTS = "{ global: PyInit_*; *8fastcomm*; local: *; };\n"
-# Visible, hence; and as well optimized as if it were not.
+# So they are compiled with visible symbols, which nobody replaces: calls may be inlined.
 VISIBLE = ("-fvisibility=default", "-fno-semantic-interposition")
 
 
@@ -58,7 +59,8 @@ def torch_headers(version: str) -> Path:
     if (place / "torch").exists():
         return place / "torch"
     fetched = place.with_suffix(".fetched")
-    shutil.rmtree(fetched, ignore_errors=True)
+    for unfinished in (fetched, place):
+        shutil.rmtree(unfinished, ignore_errors=True)
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
     subprocess.run(
         [*command, "--no-deps", "--target", str(fetched), f"torch=={version}"], check=True
@@ -92,7 +94,7 @@ def minor_of(version: str) -> str:
 
 
 def folder_of(version: str) -> str:
-    """Return the name of a build's folder: "torch2_13". fastcomm/_native.py knows it too."""
+    """Return the name of a build's folder: "torch2_13". fastcomm/_build.py knows it too."""
     return f"torch{minor_of(version).replace('.', '_')}"
 
 
@@ -197,6 +199,7 @@ def main() -> None:
     parser.add_argument("--torch", nargs="+", default=minors, choices=minors, metavar="MINOR")
     options = parser.parse_args()
     sys.path.insert(0, str(ROOT))
+    os.chdir(ROOT)  # where setuptools looks for pyproject.toml
     from fastcomm._version import __version__ as package_version
 
     native = native_library()
