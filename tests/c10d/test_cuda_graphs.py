@@ -148,13 +148,16 @@ def _replay_at_once(world: World, count: int) -> list[torch.Tensor]:
         graphs[1].replay()
     torch.sim.synchronize()
     assert [data.unique().tolist() for data in tensors] == [[2.0]] * 2
+    both = dist.distributed_c10d._get_default_store()
     with stream:
-        if world.rank != 0:  # whom rank 0 waits for
+        if world.rank != 0:  # whom rank 0 waits for, twice
+            both.wait(["both are replayed"])
             sim.load().sleep(world.rank, stream.stream_id, 300_000)
         graphs[0].replay()
     if world.rank == 0:
         with side:
             graphs[1].replay()
+        both.set("both are replayed", "")
     torch.sim.synchronize()
     sim.hazards()  # the two streams are in no order
     return tensors
@@ -164,7 +167,7 @@ def _errors(world: World, count: int) -> list[Caught]:
     return [catch(dist.all_reduce, data) for data in _replay_at_once(world, count)]
 
 
-@pytest.mark.parametrize("count", [200, 900], ids=["one launch", "several launches"])
+@pytest.mark.parametrize("count", [100, 900], ids=["one launch", "several launches"])
 def test_two_replays_at_once_are_an_error(count: int) -> None:
     for rank, caught in enumerate(run_ranks(2, _errors, count, environment=SMALL)):
         for error in caught:
@@ -173,13 +176,15 @@ def test_two_replays_at_once_are_an_error(count: int) -> None:
 
 
 def _wrong_sums(world: World) -> list[float]:
-    found = [value for data in _replay_at_once(world, 200) for value in data.unique().tolist()]
+    found = [value for data in _replay_at_once(world, 100) for value in data.unique().tolist()]
     dist.all_reduce(torch.ones(1, device=f"sim:{world.rank}"))  # nothing has failed
     return found
 
 
 def test_two_replays_at_once_without_the_guard_are_wrong_sums_without_an_error() -> None:
-    """Both graphs of rank 0 meet the one that rank 1 replays."""
+    """Both graphs of rank 0 meet the one that rank 1 replays, once: with a closing meeting, the
+    second would wait for rank 1 in vain.
+    """
     environment = {**SMALL, "FC_CONTROL": "no_guard"}
     sums = run_ranks(2, _wrong_sums, environment=environment, group_timeout=5)
     assert sums == [[4.0, 4.0], [4.0, 2.0]]
