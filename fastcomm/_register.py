@@ -37,7 +37,7 @@ def autoload() -> None:
     torch calls this function again from within, and the outer call finds the work done.
     """
     try:
-        _register()
+        register()
     except Exception as error:
         _warn(f"fastcomm could not register itself with torch.distributed: {error!r}")
     if RUN in os.environ and _is_a_worker():
@@ -65,7 +65,12 @@ def _follow() -> None:
         os.environ[RUN] = "1"
 
 
-def _register() -> None:
+def register() -> None:
+    """Register the backend; harmless when repeated.
+
+    torch calls this through the entry point ``torch.distributed.backends`` where a program first
+    uses the name. Raises what the import of ``torch.distributed`` raises.
+    """
     try:
         import torch.distributed
     except ModuleNotFoundError as error:
