@@ -327,14 +327,15 @@ PYBIND11_MODULE(_C, module) {
       "create_backend",
       [](const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size, double timeout_s,
          const c10::intrusive_ptr<::c10d::Store>& lane_store, py::object kept,
-         const std::string& label) {
+         const std::string& label, std::vector<uint64_t> members) {
         std::shared_ptr<void> alive = held(std::move(kept));
         const py::gil_scoped_release released;
         return c10::make_intrusive<FastcommBackend>(store, rank, size, milliseconds(timeout_s),
-                                                    lane_store, std::move(alive), label);
+                                                    lane_store, std::move(alive), label,
+                                                    std::move(members));
       },
       py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout_s"),
-      py::arg("lane_store"), py::arg("kept"), py::arg("label"));
+      py::arg("lane_store"), py::arg("kept"), py::arg("label"), py::arg("members"));
 
   module.def("shared_empty", [](const std::vector<int64_t>& sizes, at::ScalarType dtype) {
     return shared_empty(sizes, dtype);

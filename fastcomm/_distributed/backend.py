@@ -63,6 +63,7 @@ def create(options: Any, backend_options: object) -> FastcommBackend:
         dist.PrefixStore(f"fastcomm/{nonce:x}/", connection),
         base,
         label,
+        list(options.global_ranks_in_group) or list(range(size)),
     )
     if not backend.native:
         whole = dist.PrefixStore(f"gloo/{nonce:x}/", options.store)

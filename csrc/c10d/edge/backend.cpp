@@ -44,12 +44,14 @@ std::string label_of_part(const std::string& group, const std::vector<int>& rank
 
 FastcommBackend::FastcommBackend(const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size,
                                  Milliseconds timeout, c10::intrusive_ptr<::c10d::Store> lane_store,
-                                 std::shared_ptr<void> kept, const std::string& label)
+                                 std::shared_ptr<void> kept, const std::string& label,
+                                 std::vector<uint64_t> members)
     : ::c10d::Backend(rank, size),
       kept_(std::move(kept)),
       options_(c10::make_intrusive<Options>(kBackendName, timeout)),
       label_(label),
       continuations_(Continuations::create()) {
+  options_->global_ranks_in_group = std::move(members);
   translating([&] {
     StoreBootstrap bootstrap(store);
     bootstrap.label = label;
@@ -141,10 +143,12 @@ FastcommBackend::BackendPtr FastcommBackend::split(const c10::intrusive_ptr<::c1
   const auto under = [&store](const char* prefix) {
     return c10::make_intrusive<::c10d::PrefixStore>(prefix, store);
   };
+  std::vector<uint64_t> members;
+  for (const int rank : ranks) members.push_back(options_->global_ranks_in_group.at(rank));
   auto part = c10::make_intrusive<FastcommBackend>(
       under("fastcomm/"), static_cast<int>(found - ranks.begin()), static_cast<int>(ranks.size()),
       opts == nullptr ? options_->timeout : opts->timeout, under("fastcomm/communicators/"), kept_,
-      label_of_part(label_, ranks));
+      label_of_part(label_, ranks), std::move(members));
   if (!part->traits().native) {  // no one here could make another backend
     throw TorchError(ErrorCode::kSystem, concat("split_group: ", part->traits().why_not_native,
                                                 ". new_group() makes one over Gloo"));

@@ -24,11 +24,12 @@ class FastcommBackend final : public ::c10d::Backend {
   using BackendPtr = DelegateEngine::BackendPtr;
 
   /// Collective: returns once all ranks have found out whether they share memory. `lane_store` is
-  /// for engines and communicators; `kept` is a reference that is dropped with this object. Raises
-  /// TorchError.
+  /// for engines and communicators; `kept` is a reference that is dropped with this object;
+  /// `members` are the ranks' numbers in the job. Raises TorchError.
   FastcommBackend(const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size,
                   Milliseconds timeout, c10::intrusive_ptr<::c10d::Store> lane_store,
-                  std::shared_ptr<void> kept, const std::string& label);
+                  std::shared_ptr<void> kept, const std::string& label,
+                  std::vector<uint64_t> members);
   ~FastcommBackend() override;
 
   const GroupTraits& traits() const { return traits_; }

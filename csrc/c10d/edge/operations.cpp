@@ -3,6 +3,7 @@
 #include <type_traits>
 
 #include "c10d/edge/backend.h"
+#include "c10d/edge/comms_event.h"
 #include "c10d/life/exception.h"
 #include "c10d/works/event.h"
 #include "c10d/works/work_of_many.h"
@@ -69,6 +70,10 @@ std::optional<WorkPtr> FastcommBackend::submit_if_taken(Request& request) {
   if (in_block) request.async = request.coalesced = true;
   Engine* const engine = engines_->choose(request);
   if (engine == nullptr) return std::nullopt;
+  const CommsEvent comms(*this, request, [&]() -> std::optional<uint64_t> {
+    if (!engine->is_native() && engine->name() == "NCCL") return std::nullopt;
+    return getSequenceNumberForGroup() + 1;
+  });
   const auto event = event_of(*engine, request);
   return in_block ? coalescing_.submit(*engine, request) : engine->submit(request);
 }

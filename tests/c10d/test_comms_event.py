@@ -1,0 +1,117 @@
+"""Calls as tools around torch's profiler know them: the event record_param_comms."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from support.ranks import World, run_ranks
+
+GROUP = {"Group size": 3, "Process Group Ranks": "[0, 1, 2]", "Process Group Name": "0"}
+GROUP |= {"Process Group Description": "default_pg"}
+HAS_NUMBERS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 12)
+
+
+def events(profile: torch.profiler.profile) -> list[dict[str, Any]]:
+    """Return the arguments of the events, in the order of calls."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        profile.export_chrome_trace(str(path))
+        found = json.loads(path.read_text())["traceEvents"]
+    named = [event for event in found if event["name"] == "record_param_comms"]
+    return [event["args"] for event in sorted(named, key=lambda event: float(event["ts"]))]
+
+
+def traced(calls: Any) -> list[dict[str, Any]]:
+    with torch.profiler.profile() as profile:
+        calls()
+    return events(profile)
+
+
+def _collectives(world: World) -> list[dict[str, Any]]:
+    world.init()
+
+    def calls() -> None:
+        dist.all_reduce(torch.ones(10))
+        dist.all_reduce(torch.ones(10, dtype=torch.bfloat16), async_op=True).wait()
+        dist.broadcast(torch.ones(4), 2)
+        dist.all_gather([torch.ones(5)] * 3, torch.ones(5))
+        dist.reduce_scatter(torch.ones(2), [torch.ones(2)] * 3)
+        dist.gather(torch.ones(3), [torch.ones(3)] * 3 if world.rank == 1 else None, 1)
+        taken = [world.rank + 1] * 3
+        dist.all_to_all_single(torch.ones(sum(taken)), torch.ones(6), taken, [1, 2, 3])
+        dist.barrier()
+
+    return traced(calls)
+
+
+def test_collectives_have_what_nccl_gives_them() -> None:
+    for rank, found in enumerate(run_ranks(3, _collectives)):
+        for event in found:
+            assert GROUP.items() <= event.items(), event
+        wanted = [  # name, elements in and out, dtype, rank or root
+            ("allreduce", 10, 10, "Float", rank),
+            ("allreduce", 10, 10, "BFloat16", rank),
+            ("broadcast", 4, 4, "Float", 2),
+            ("all_gather", 5, 15, "Float", rank),
+            ("reduce_scatter", 6, 2, "Float", rank),
+            ("gather", 3, 9 if rank == 1 else 3, "Float", 1),
+            ("all_to_allv", 6, 3 * (rank + 1), "Float", rank),
+            ("barrier", 0, 0, "Byte", rank),
+        ]
+        keys = ("Collective name", "In msg nelems", "Out msg nelems", "dtype", "Rank")
+        told = [tuple(event[key] for key in keys) for event in found]
+        # What another rank than the root gets of a gather is nothing, as torch gives it.
+        assert [row for row in told if row[0] != "gather"] == [
+            row for row in wanted if row[0] != "gather"
+        ]
+        splits = found[6]["In split size"], found[6]["Out split size"]
+        assert splits == ("[1, 2, 3]", str([rank + 1] * 3))
+
+
+def _of_a_part(world: World) -> list[dict[str, Any]]:
+    world.init()
+    part = dist.new_group([1, 3], group_desc="odd ones")
+    if world.rank not in (1, 3):
+        return []
+    return traced(lambda: dist.all_reduce(torch.ones(1), group=part))
+
+
+def test_a_part_of_the_ranks_has_their_numbers() -> None:
+    for found in run_ranks(4, _of_a_part)[1::2]:
+        (event,) = found
+        assert event["Process Group Ranks"] == "[1, 3]" and event["Group size"] == 2
+        assert event["Process Group Description"] == "odd ones"
+        assert (event["Global rank start"], event["Global rank stride"]) == (1, 2)
+
+
+def _messages(world: World) -> list[dict[str, Any]]:
+    world.init()
+    peer = 1 - world.rank
+    call = dist.send if world.rank == 0 else dist.recv
+    return traced(lambda: call(torch.ones(7), peer))
+
+
+def test_messages_name_the_peer() -> None:
+    (sent,), (received,) = run_ranks(2, _messages)
+    assert (sent["Collective name"], sent["In msg nelems"], sent["Rank"]) == ("send", 7, 1)
+    assert (received["Collective name"], received["Out msg nelems"]) == ("recv", 7)
+    assert received["Rank"] == 0
+
+
+def _numbers(world: World) -> list[dict[str, Any]]:
+    world.init()
+    dist.all_reduce(torch.ones(1))
+    return traced(lambda: [dist.all_reduce(torch.ones(1), async_op=n == 1) for n in range(3)])
+
+
+@pytest.mark.skipif(not HAS_NUMBERS, reason="torch 2.12 is the first whose events have numbers")
+def test_calls_are_numbered() -> None:
+    for found in run_ranks(2, _numbers):
+        assert [event["Seq"] for event in found] == [2, 3, 4]
+        assert [event["Is asynchronized op"] for event in found] == [0, 1, 0]
