@@ -8,6 +8,7 @@
 
 #include "bindings/module.h"
 #include "c10d/edge/shared_tensor.h"
+#include "c10d/edge/span_tracks.h"
 #include "c10d/life/exception.h"
 #include "c10d/life/groups.h"
 #include "c10d/life/hooks.h"
@@ -223,6 +224,7 @@ PYBIND11_MODULE(_C, module) {
   g_failure = failure_of_program;
   g_call_site = call_site_of_program;
   g_device_backends = device_backends();
+  register_span_tracks();
 
   // A thread that enters from C++ an interpreter that is shutting down aborts the process.
   py::module_::import("atexit").attr("register")(py::cpp_function(

@@ -3,9 +3,8 @@
 #include <type_traits>
 
 #include "c10d/edge/backend.h"
-#include "c10d/edge/comms_event.h"
+#include "c10d/edge/call_events.h"
 #include "c10d/life/exception.h"
-#include "c10d/works/event.h"
 #include "c10d/works/work_of_many.h"
 #include "tensors/gradients.h"
 
@@ -54,15 +53,6 @@ Options with_work(Options opts) {
   return opts;
 }
 
-/// A call as shown by torch's profiler while it is submitted. Asynchronous works of the host's
-/// engine show themselves, to their end; other backends show their own.
-std::shared_ptr<at::RecordFunction> event_of(const Engine& engine, const Request& request) {
-  if (!engine.is_native() || (request.async && !engine.is_on_devices())) return nullptr;
-  // As those of other backends, whose events are asynchronous for any waiter.
-  return begin_event(row_of(request.kind).title.c_str(), !engine.is_on_devices(),
-                     [&] { return request.shown(); });
-}
-
 }  // namespace
 
 std::optional<WorkPtr> FastcommBackend::submit_if_taken(Request& request) {
@@ -70,11 +60,7 @@ std::optional<WorkPtr> FastcommBackend::submit_if_taken(Request& request) {
   if (in_block) request.async = request.coalesced = true;
   Engine* const engine = engines_->choose(request);
   if (engine == nullptr) return std::nullopt;
-  const CommsEvent comms(*this, request, [&]() -> std::optional<uint64_t> {
-    if (!engine->is_native() && engine->name() == "NCCL") return std::nullopt;
-    return getSequenceNumberForGroup() + 1;
-  });
-  const auto event = event_of(*engine, request);
+  const CallEvents events(*this, *engine, request);
   return in_block ? coalescing_.submit(*engine, request) : engine->submit(request);
 }
 

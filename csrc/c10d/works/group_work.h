@@ -1,7 +1,6 @@
 // The common part of all engines' works.
 #pragma once
 
-#include <ATen/ThreadLocalState.h>
 #include <ATen/core/ivalue.h>
 
 #include <exception>
@@ -10,7 +9,6 @@
 #include <vector>
 
 #include "c10d/works/continuations.h"
-#include "c10d/works/event.h"
 
 namespace fastcomm {
 
@@ -28,15 +26,6 @@ class GroupWork : public ::c10d::Work {
  protected:
   GroupWork(int rank, ::c10d::OpType type, Continuations::Ptr continuations)
       : ::c10d::Work(rank, type), continuations_(std::move(continuations)) {}
-
-  /// Shows the operation to torch's profiler, from here to its end, as c10d does for a Work with a
-  /// title. c10d makes an event for each Work; this makes one only if a profiler runs (event.h).
-  /// `shown` returns the tensors of the call.
-  template <class Shown>
-  void show(const char* title, const Shown& shown) {
-    const auto event = begin_event(title, /*async=*/true, shown);
-    if (event) recordFunctionEndCallback_ = at::wrapPropagateTLSState([event] { event->end(); });
-  }
 
  private:
   const Continuations::Ptr continuations_;

@@ -64,6 +64,7 @@ uint32_t Operation::end_base() const {
 
 bool Operation::poll(uint32_t base) {
   base_.store(base, std::memory_order_relaxed);
+  if (span != nullptr && span->begun == 0) span->begun = span_clock();
   if (!direct()) {
     const bool done = poll_staged(base);
     if (!direct()) return done;
@@ -83,11 +84,16 @@ bool Operation::poll_staged(uint32_t base) {
     if (environment().call_sites) cut_text(notice.site, kSiteBytes, site_.c_str());
     control.note_cpu();
   }
-  const auto checked = [this](uint32_t next) { return next != 1 || read_headers(); };
+  const auto checked = [this](uint32_t next) {
+    if (next != 1) return true;
+    if (span != nullptr) span->met = span_clock();
+    return read_headers();
+  };
   const bool done = std::visit(
       [&](const auto& schedule) { return run_steps(schedule, executor_, base, at, checked); },
       schedule_);
   step_.store(direct_ == nullptr ? at : kDirect, std::memory_order_relaxed);
+  if (span != nullptr && span->met == 0) span->last = awaited_peer();
   return done;
 }
 
@@ -184,6 +190,7 @@ std::string Operation::progress_of(int peer) const {
 
 void Operation::finish(std::exception_ptr error) {
   error_ = std::move(error);
+  if (span != nullptr) end_span(std::move(span), error_ != nullptr);
   // Moved out, so that its captures (a work that holds this operation, for one) are let go.
   const auto callback = std::move(on_finish);
   on_finish = nullptr;

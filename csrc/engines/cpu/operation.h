@@ -16,6 +16,7 @@
 #include "coll/select.h"
 #include "core/call_site.h"
 #include "core/clock.h"
+#include "core/spans.h"
 #include "kernels/span_cpu.h"
 #include "transport/transport.h"
 
@@ -75,6 +76,8 @@ class Operation : public std::enable_shared_from_this<Operation> {
 
   /// Set before the operation is submitted; runs once, before done() holds.
   OnFinish on_finish;
+  /// Set likewise, if somebody asks for it; then of the polling thread, and of finish().
+  std::unique_ptr<OperationSpan> span;
 
  private:
   static constexpr uint32_t kDirect = 1u << 31;  // in step_: of the direct schedule

@@ -5,10 +5,13 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "core/call_site.h"
 #include "core/error.h"
+#include "core/spans.h"
 #include "core/types.h"
 
 namespace fastcomm {
@@ -45,6 +48,16 @@ class PeerOperation {
   PeerOperation(const PeerOperation&) = delete;
   PeerOperation& operator=(const PeerOperation&) = delete;
 
+  /// For a tool that asks for spans; before it is posted.
+  void show(const std::string& group, uint64_t sequence) {
+    const std::string peer = call_.peer < 0 ? "any rank" : concat("rank ", call_.peer);
+    span_ = begin_span(group, concat(call_.name(), call_.is_send ? " to " : " from ", peer),
+                       sequence, call_.bytes());
+    if (span_ == nullptr) return;
+    span_->is_message = true;
+    span_->begun = span_->issued;
+  }
+
   const PeerCall& call() const { return call_; }
   std::string describe() const {
     return describe_message(call_.is_send, call_.dtype, call_.count, call_.peer, call_.tag) +
@@ -58,8 +71,14 @@ class PeerOperation {
  private:
   friend class PointToPoint;
 
+  /// The peer has come: from here on data move.
+  void note_met() {
+    if (span_ != nullptr) span_->met = span_clock();
+  }
+
   void finish(std::exception_ptr error) {
     error_ = std::move(error);
+    if (span_ != nullptr) end_span(std::move(span_), error_ != nullptr);
     // Moved out, so that its captures (a work that holds this operation, for one) are let go.
     const auto callback = std::move(on_finish_);
     on_finish_ = nullptr;
@@ -70,6 +89,7 @@ class PeerOperation {
 
   const PeerCall call_;
   const std::string site_;
+  std::unique_ptr<OperationSpan> span_;
   OnFinish on_finish_;
   // Under PointToPoint's lock:
   uint32_t number_ = 0;  // of its announcement

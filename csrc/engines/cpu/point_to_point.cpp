@@ -49,6 +49,7 @@ bool PointToPoint::announce(Peer& peer, const Pointer& operation) {
   operation->number_ = *number;
   operation->matched_ = true;
   if (call.bytes() <= kEagerBytes) {
+    operation->note_met();
     end(operation, nullptr);
   } else {
     peer.announced.emplace(*number, operation);
@@ -103,6 +104,7 @@ void PointToPoint::give(int from, Peer& peer, const Pointer& operation, DType dt
     return;
   }
   operation->matched_ = true;
+  operation->note_met();
   operation->source_ = from;
   if (call.peer < 0) last_served_ = from;
   if (bytes <= kEagerBytes) {
@@ -164,6 +166,7 @@ bool PointToPoint::send_more(Peer& peer) {
     if (!number) break;
     const auto found = peer.announced.find(*number);
     if (found == peer.announced.end()) break;  // only a broken peer asks for it
+    found->second->note_met();
     peer.streams.push_back(std::move(found->second));
     peer.announced.erase(found);
     moved = true;

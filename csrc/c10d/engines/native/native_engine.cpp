@@ -55,13 +55,8 @@ WorkPtr NativeEngine::launch(const Request& request, Prepared& made, bool is_las
   ++calls_;
   const Milliseconds limit = timeout_or_default(request.timeout);
   const std::shared_ptr<Communicator> group = communicators_.here(limit);
-  const auto shown = [&] { return request.shown(); };
   const auto about = [&] {  // costs allocations: not for a synchronous call that succeeds
-    return NativeWork::About{rank(),
-                             request.type,
-                             row_of(request.kind).title.c_str(),
-                             shown,
-                             is_last ? request.value() : Tensors{},
+    return NativeWork::About{rank(), request.type, is_last ? request.value() : Tensors{},
                              continuations()};
   };
   if (request.async) {

@@ -5,32 +5,20 @@
 
 namespace fastcomm {
 
-namespace {
-
-/// For a profiler.
-const char* title_of(bool is_send, int peer) {
-  if (is_send) return "fastcomm:send";
-  return peer == PeerCall::kAnyRank ? "fastcomm:recvAnySource" : "fastcomm:recv";
-}
-
-}  // namespace
-
 PeerWork::PeerWork(std::shared_ptr<Communicator> group, const at::Tensor& tensor, bool is_send,
-                   int peer, Milliseconds timeout, Continuations::Ptr continuations)
+                   Milliseconds timeout, Continuations::Ptr continuations)
     : GroupWork(group->rank(), is_send ? ::c10d::OpType::SEND : ::c10d::OpType::RECV,
                 std::move(continuations)),
       group_(std::move(group)),
       tensor_(tensor),
       buffer_(tensor),
-      timeout_(timeout) {
-  show(title_of(is_send, peer), [&] { return result(); });
-}
+      timeout_(timeout) {}
 
 c10::intrusive_ptr<PeerWork> PeerWork::start(std::shared_ptr<Communicator> group,
                                              const at::Tensor& tensor, bool is_send, int peer,
                                              int tag, Milliseconds timeout,
                                              Continuations::Ptr continuations) {
-  auto work = c10::make_intrusive<PeerWork>(std::move(group), tensor, is_send, peer, timeout,
+  auto work = c10::make_intrusive<PeerWork>(std::move(group), tensor, is_send, timeout,
                                             std::move(continuations));
   const Buffer& buffer = work->buffer_;
   const PeerCall call{is_send,        peer,           tag,

@@ -23,7 +23,7 @@ class PeerWork final : public GroupWork {
                                             int tag, Milliseconds timeout,
                                             Continuations::Ptr continuations);
 
-  PeerWork(std::shared_ptr<Communicator> group, const at::Tensor& tensor, bool is_send, int peer,
+  PeerWork(std::shared_ptr<Communicator> group, const at::Tensor& tensor, bool is_send,
            Milliseconds timeout, Continuations::Ptr continuations);
 
   /// Also polls the exchange and looks for failures, since there may be no other thread that does.

@@ -9,9 +9,7 @@ NativeWork::NativeWork(std::shared_ptr<Communicator> group, Held&& held, About&&
     : GroupWork(about.rank, about.type, std::move(about.continuations)),
       group_(std::move(group)),
       held_(std::move(held)),
-      value_(std::move(about.value)) {
-  show(about.title, about.shown);
-}
+      value_(std::move(about.value)) {}
 
 c10::intrusive_ptr<NativeWork> NativeWork::start(std::shared_ptr<Communicator> group,
                                                  const Call& call, Milliseconds timeout,

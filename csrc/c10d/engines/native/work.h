@@ -1,8 +1,6 @@
 // A native operation as c10d sees it.
 #pragma once
 
-#include <c10/util/FunctionRef.h>
-
 #include <memory>
 
 #include "c10d/requests/prepared.h"
@@ -22,9 +20,7 @@ class NativeWork final : public GroupWork {
   struct About {
     int rank;
     ::c10d::OpType type;
-    const char* title;
-    c10::function_ref<Tensors()> shown;  // for a profiler, with the title
-    Tensors value;                       // the future's
+    Tensors value;  // the future's
     Continuations::Ptr continuations;
   };
 

@@ -1,4 +1,4 @@
-#include "c10d/edge/comms_event.h"
+#include "c10d/edge/call_events.h"
 
 #include <ATen/core/ivalue.h>
 
@@ -99,8 +99,9 @@ void set_sequence(Info&, const Sequence&, ...) {}
 
 }  // namespace
 
-void CommsEvent::begin(at::StepCallbacks&& callbacks, ::c10d::Backend& group,
-                       const Request& request, uint64_t number) {
+void CallEvents::begin_comms(at::StepCallbacks&& callbacks, ::c10d::Backend& group,
+                             const Engine& engine, const Request& request) {
+  if (!engine.is_native() && engine.name() == "NCCL") return;
   const Tensors outputs = all_of(request.outputs, request.output_lists);
   Tensors inputs = all_of(request.inputs, request.input_lists);
   if (inputs.empty() && !request.is_message()) inputs = outputs;  // in place
@@ -120,13 +121,27 @@ void CommsEvent::begin(at::StepCallbacks&& callbacks, ::c10d::Backend& group,
   const auto info = info_of<ParamCommsDebugInfo>(request.async, names, rank, std::string(name),
                                                  elements(inputs), elements(outputs), dtype, given,
                                                  taken, start, stride, group.getSize());
-  const std::tuple sequence{static_cast<int64_t>(number), request.is_message()};
+  const std::tuple sequence{static_cast<int64_t>(group.getSequenceNumberForGroup()) + 1,
+                            request.is_message()};
   set_sequence(*info, sequence, 0);
   guard_.emplace(c10::DebugInfoKind::PARAM_COMMS_INFO, info);
-  event_.emplace(std::move(callbacks));
+  comms_.emplace(std::move(callbacks));
   const std::vector<c10::IValue> told{sequence, names, inputs, outputs, rank,           name,
                                       given,    taken, start,  stride,  group.getSize()};
-  event_->before(at::kParamCommsCallName.c_str(), &told);
+  comms_->before(at::kParamCommsCallName.c_str(), &told);
+}
+
+void CallEvents::begin_call(at::StepCallbacks&& callbacks, const Engine& engine,
+                            const Request& request) {
+  const bool from_any = request.kind == OpKind::kRecv && request.peer == Request::kNoRank;
+  const char* const title =
+      from_any ? "fastcomm:recvAnySource" : row_of(request.kind).title.c_str();
+  call_.emplace(std::move(callbacks));
+  // As those of other backends, whose events are asynchronous for any waiter.
+  if (!engine.is_on_devices()) call_->_setAsync();
+  std::vector<c10::IValue> tensors;  // read as the event begins, and not after
+  for (const at::Tensor& tensor : request.shown()) tensors.emplace_back(tensor);
+  call_->before(title, &tensors);
 }
 
 }  // namespace fastcomm

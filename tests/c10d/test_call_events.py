@@ -1,36 +1,18 @@
-"""Calls as tools around torch's profiler know them: the event record_param_comms."""
+"""Calls as torch's profiler shows them, and as tools around it know them."""
 
 from __future__ import annotations
 
-import json
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from support.ranks import World, run_ranks
+from support.trace import comms_of, traced
 
 GROUP = {"Group size": 3, "Process Group Ranks": "[0, 1, 2]", "Process Group Name": "0"}
 GROUP |= {"Process Group Description": "default_pg"}
 HAS_NUMBERS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 12)
-
-
-def events(profile: torch.profiler.profile) -> list[dict[str, Any]]:
-    """Return the arguments of the events, in the order of calls."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "trace.json"
-        profile.export_chrome_trace(str(path))
-        found = json.loads(path.read_text())["traceEvents"]
-    named = [event for event in found if event["name"] == "record_param_comms"]
-    return [event["args"] for event in sorted(named, key=lambda event: float(event["ts"]))]
-
-
-def traced(calls: Any) -> list[dict[str, Any]]:
-    with torch.profiler.profile() as profile:
-        calls()
-    return events(profile)
 
 
 def _collectives(world: World) -> list[dict[str, Any]]:
@@ -47,7 +29,7 @@ def _collectives(world: World) -> list[dict[str, Any]]:
         dist.all_to_all_single(torch.ones(sum(taken)), torch.ones(6), taken, [1, 2, 3])
         dist.barrier()
 
-    return traced(calls)
+    return comms_of(traced(calls))
 
 
 def test_collectives_have_what_nccl_gives_them() -> None:
@@ -79,7 +61,7 @@ def _of_a_part(world: World) -> list[dict[str, Any]]:
     part = dist.new_group([1, 3], group_desc="odd ones")
     if world.rank not in (1, 3):
         return []
-    return traced(lambda: dist.all_reduce(torch.ones(1), group=part))
+    return comms_of(traced(lambda: dist.all_reduce(torch.ones(1), group=part)))
 
 
 def test_a_part_of_the_ranks_has_their_numbers() -> None:
@@ -94,7 +76,7 @@ def _messages(world: World) -> list[dict[str, Any]]:
     world.init()
     peer = 1 - world.rank
     call = dist.send if world.rank == 0 else dist.recv
-    return traced(lambda: call(torch.ones(7), peer))
+    return comms_of(traced(lambda: call(torch.ones(7), peer)))
 
 
 def test_messages_name_the_peer() -> None:
@@ -107,7 +89,7 @@ def test_messages_name_the_peer() -> None:
 def _numbers(world: World) -> list[dict[str, Any]]:
     world.init()
     dist.all_reduce(torch.ones(1))
-    return traced(lambda: [dist.all_reduce(torch.ones(1), async_op=n == 1) for n in range(3)])
+    return comms_of(traced(lambda: [dist.all_reduce(torch.ones(1), async_op=n == 1) for n in range(3)]))
 
 
 @pytest.mark.skipif(not HAS_NUMBERS, reason="torch 2.12 is the first whose events have numbers")
