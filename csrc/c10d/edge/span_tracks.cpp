@@ -122,6 +122,7 @@ class Session final : public libkineto::IActivityProfilerSession {
     whole.addMetadata("bytes", span.bytes);
     whole.addMetadata("queued (us)", static_cast<double>(began(span) - span.issued) / 1000);
     if (span.has_failed) whole.addMetadataQuoted("failed", "yes");
+    if (span.met == 0 && !span.has_failed) return;  // nothing was exchanged
     if (met > begin) {
       slice(span.last < 0 ? "waiting" : concat("waiting for rank ", span.last), begin, met, track);
     }
