@@ -1,4 +1,4 @@
-"""``fastcomm {env,explain,check,tune,bench,compare,run}``, also as ``python -m fastcomm``."""
+"""The command ``fastcomm``, also as ``python -m fastcomm``."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ _COMMANDS = {
     "bench": ("fastcomm.bench.cli", "measure against other backends"),
     "compare": ("fastcomm.bench.compare", "compare what bench has measured"),
     "run": ("fastcomm._commands.run", "run a script on fastcomm"),
+    "profile": ("fastcomm._commands.profile", "read traces of the profiler"),
 }
 
 
