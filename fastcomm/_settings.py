@@ -21,6 +21,17 @@ def names() -> list[str]:
     return [name for name, *_ in _native.load().settings()]
 
 
+def changed() -> list[tuple[str, object, str]]:
+    """Return the settings that are not the default: name, value, default."""
+    native = _native.load()
+    values = native.environment()
+    return [
+        (name, values[name], default)
+        for name, default, *_ in native.settings()
+        if str(values[name]) not in (default, f"{default}.0")
+    ]
+
+
 def wrong() -> str:
     """Return what is wrong with a setting, in one line that names it; "" if nothing is.
 

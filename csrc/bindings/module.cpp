@@ -255,6 +255,8 @@ PYBIND11_MODULE(_C, module) {
       module, "FastcommBackend");
   backend
       .def_property_readonly("native", [](const FastcommBackend& b) { return b.traits().native; })
+      .def_property_readonly("slot_bytes",
+                             [](const FastcommBackend& b) { return b.traits().layout.total(); })
       .def_property_readonly("transport",
                              [](const FastcommBackend& b) { return b.traits().transport; })
       .def_property_readonly("why_not_native",

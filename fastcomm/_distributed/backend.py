@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from fastcomm import _native, _settings, errors
 from fastcomm._distributed import gloo
+from fastcomm._distributed.announce import announce
 
 if TYPE_CHECKING:
     from fastcomm._C import FastcommBackend
@@ -25,7 +26,8 @@ def create(options: Any, backend_options: object) -> FastcommBackend:
     ``DistributedDataParallel`` allocates its buckets where peers can reach them.
 
     Where the ranks do not all share memory, a Gloo group of torch's does everything, and the logger
-    ``fastcomm`` warns and says why (on the group's first rank).
+    ``fastcomm`` warns and says why (on the group's first rank). What else is to know of a group is
+    told where torch is asked for it (`announce`).
 
     Args:
         options: torch's ``_DistributedBackendOptions``: store, group_rank, group_size, timeout.
@@ -69,6 +71,7 @@ def create(options: Any, backend_options: object) -> FastcommBackend:
         whole = dist.PrefixStore(f"gloo/{nonce:x}/", options.store)
         why = backend.why_not_native
         backend.delegate_to(gloo.form(base, whole, rank, size, timeout, why))
+    announce(backend, label, timeout)
     return backend
 
 
