@@ -38,6 +38,9 @@ def _take_over_gloo() -> None:
 
     if not dist.is_available():
         return
+    from fastcomm._distributed import barrier as ours
+    from fastcomm._distributed.backend import backend_of
+
     init, new = dist.init_process_group, dist.new_group
 
     @functools.wraps(init)
@@ -53,8 +56,21 @@ def _take_over_gloo() -> None:
             backend = instead_of(backend, has_cuda=torch.cuda.is_available())
         return new(ranks, timeout, backend, *arguments, **options)
 
+    # torch's takes groups named gloo alone, which a script that asked for Gloo does not have now.
+    named = dist.monitored_barrier
+
+    @functools.wraps(named)
+    def monitored_barrier(
+        group: Any = None, timeout: Any = None, wait_all_ranks: bool = False
+    ) -> Any:
+        outside = dist.distributed_c10d._rank_not_in_group(group)
+        if outside or backend_of(group, behind_checks=True) is None:
+            return named(group, timeout, wait_all_ranks)
+        return ours.monitored_barrier(group, timeout, wait_all_ranks)
+
     _replace(init, init_process_group)
     _replace(new, new_group)
+    _replace(named, monitored_barrier)
 
 
 def _replace(theirs: Callable[..., Any], ours: Callable[..., Any]) -> None:

@@ -56,6 +56,41 @@ def test_a_script(tmp_path: Path, as_module: bool, asked: str) -> None:
     assert told.count("fastcomm run: ") == 1 and len(told.splitlines()) == 1
 
 
+BARRIERS = """
+import datetime
+import sys
+import time
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import monitored_barrier
+
+rank = int(sys.argv[2])
+dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=rank, world_size=2)
+dist.monitored_barrier()
+dist.monitored_barrier(dist.new_group(backend="gloo"), datetime.timedelta(seconds=60), True)
+dist.monitored_barrier(dist.new_group([0]))  # rank 1 is not of it
+monitored_barrier(wait_all_ranks=True)
+if rank == 0:
+    try:
+        dist.monitored_barrier(timeout=datetime.timedelta(milliseconds=50))
+    except RuntimeError as error:
+        print("Rank 1 failed to pass monitoredBarrier" in str(error))
+else:
+    time.sleep(2)  # alive, and late
+"""
+
+
+def test_monitored_barriers_are_those_of_the_group(tmp_path: Path) -> None:
+    (tmp_path / "of_somebody.py").write_text(BARRIERS)
+    words = [sys.executable, "-m", "fastcomm", "run", "of_somebody.py", str(tmp_path / "store")]
+    ranks = [
+        subprocess.Popen([*words, str(rank)], stdout=subprocess.PIPE, text=True, cwd=tmp_path)
+        for rank in range(2)
+    ]
+    said = [rank.communicate(timeout=ENDS)[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0]
+    assert said == ["True\n", ""]
+
+
 GROUPS = """
 import sys
 import torch.distributed as dist
