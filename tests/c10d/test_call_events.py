@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from support.direct import SMALL, joined
 from support.ranks import World, run_ranks
 from support.trace import comms_of, traced
 
@@ -102,3 +103,30 @@ def test_calls_are_numbered() -> None:
     for found in run_ranks(2, _numbers):
         assert [event["Seq"] for event in found] == [2, 3, 4]
         assert [event["Is asynchronized op"] for event in found] == [0, 1, 0]
+
+
+def _on_devices(world: World) -> list[dict[str, Any]]:
+    device = joined(world)
+    given = torch.ones(200, device=device, dtype=torch.bfloat16)
+
+    def calls() -> None:
+        dist.all_reduce(given)
+        dist.all_reduce(given, async_op=True).wait()
+        if world.rank == 0:
+            dist.send(given, 1)
+        else:
+            dist.recv(given, 0)
+        torch.sim.synchronize()
+
+    return comms_of(traced(calls))
+
+
+@pytest.mark.usefixtures("simulated")
+def test_calls_on_devices() -> None:
+    for rank, found in enumerate(run_ranks(2, _on_devices, environment=SMALL)):
+        keys = ("Collective name", "In msg nelems", "Out msg nelems", "dtype", "Rank")
+        assert [tuple(event[key] for key in keys) for event in found[:2]] == [
+            ("allreduce", 200, 200, "BFloat16", rank)
+        ] * 2
+        assert all(event["Process Group Ranks"] == "[0, 1]" for event in found)
+        assert found[2]["Collective name"] == ("send", "recv")[rank]
