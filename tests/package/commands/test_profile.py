@@ -125,3 +125,24 @@ def test_traces_of_ranks(tmp_path: Path) -> None:
         assert gathered["hidden"] == 0
     assert told[0, "_allgather_base"]["waited_for"]["rank 1"] > 100_000
     assert told[1, "_allgather_base"]["waiting"] < 100_000
+
+
+def test_hta_finds_sizes_and_groups(tmp_path: Path) -> None:
+    pytest.importorskip("hta", reason="pip install HolisticTraceAnalysis")
+    from hta.common.trace import Trace
+    from hta.configs.parser_config import ParserConfig
+
+    run_ranks(2, _write, str(tmp_path))
+    told = ParserConfig.get_default_cfg()
+    told.set_args([*told.get_args(), *ParserConfig.ARGS_COMMUNICATION])
+    ParserConfig.set_default_cfg(told)
+    traces = Trace(trace_dir=str(tmp_path))
+    traces.parse_traces()
+    names = traces.symbol_table.get_sym_table()
+    for rank in (0, 1):
+        events = traces.get_trace(rank)
+        calls = events[events["name"].map(lambda name: names[name]) == "record_param_comms"]
+        assert list(calls["collective_name"]) == ["allreduce", "_allgather_base"]
+        assert list(calls["in_msg_nelems"]) == [1 << 20, 10]
+        assert set(calls["group_size"]) == {2}
+        assert set(calls["msg_dtype"]) == {"Float"}
