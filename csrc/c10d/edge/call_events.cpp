@@ -99,9 +99,9 @@ void set_sequence(Info&, const Sequence&, ...) {}
 
 }  // namespace
 
-void CallEvents::begin_comms(at::StepCallbacks&& callbacks, ::c10d::Backend& group,
-                             const Engine& engine, const Request& request) {
-  if (!engine.is_native() && engine.name() == "NCCL") return;
+void CallEvents::begin_comms(::c10d::Backend& group, const Engine& engine, const Request& request) {
+  auto callbacks = at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION);
+  if (!callbacks || (!engine.is_native() && engine.name() == "NCCL")) return;
   const Tensors outputs = all_of(request.outputs, request.output_lists);
   Tensors inputs = all_of(request.inputs, request.input_lists);
   if (inputs.empty() && !request.is_message()) inputs = outputs;  // in place
@@ -125,7 +125,7 @@ void CallEvents::begin_comms(at::StepCallbacks&& callbacks, ::c10d::Backend& gro
                             request.is_message()};
   set_sequence(*info, sequence, 0);
   guard_.emplace(c10::DebugInfoKind::PARAM_COMMS_INFO, info);
-  comms_.emplace(std::move(callbacks));
+  comms_.emplace(std::move(*callbacks));
   const std::vector<c10::IValue> told{sequence, names, inputs, outputs, rank,           name,
                                       given,    taken, start,  stride,  group.getSize()};
   comms_->before(at::kParamCommsCallName.c_str(), &told);

@@ -21,22 +21,19 @@ namespace fastcomm {
 /// and not the second.
 class CallEvents {
  public:
-  /// Begins, if a profiler runs; else this costs two looks at the thread's callbacks.
+  /// Begins, if a profiler runs; else this costs one look at the thread's callbacks: who
+  /// watches functions watches what users mark, too.
   CallEvents(::c10d::Backend& group, const Engine& engine, const Request& request) {
-    if (auto callbacks = at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION)) {
-      begin_comms(std::move(*callbacks), group, engine, request);
-    }
-    if (!engine.is_native()) return;
     if (auto callbacks = at::getStepCallbacksUnlessEmpty(at::RecordScope::USER_SCOPE)) {
-      begin_call(std::move(*callbacks), engine, request);
+      begin_comms(group, engine, request);
+      if (engine.is_native()) begin_call(std::move(*callbacks), engine, request);
     }
   }
   CallEvents(const CallEvents&) = delete;
   CallEvents& operator=(const CallEvents&) = delete;
 
  private:
-  void begin_comms(at::StepCallbacks&& callbacks, ::c10d::Backend& group, const Engine& engine,
-                   const Request& request);
+  void begin_comms(::c10d::Backend& group, const Engine& engine, const Request& request);
   void begin_call(at::StepCallbacks&& callbacks, const Engine& engine, const Request& request);
 
   // In this order: events end before the guard that has set what they read.
