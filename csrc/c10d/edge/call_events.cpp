@@ -133,15 +133,12 @@ void CallEvents::begin_comms(::c10d::Backend& group, const Engine& engine, const
 
 void CallEvents::begin_call(at::StepCallbacks&& callbacks, const Engine& engine,
                             const Request& request) {
-  const bool from_any = request.kind == OpKind::kRecv && request.peer == Request::kNoRank;
-  const char* const title =
-      from_any ? "fastcomm:recvAnySource" : row_of(request.kind).title.c_str();
   call_.emplace(std::move(callbacks));
   // As those of other backends, whose events are asynchronous for any waiter.
   if (!engine.is_on_devices()) call_->_setAsync();
   std::vector<c10::IValue> tensors;  // read as the event begins, and not after
   for (const at::Tensor& tensor : request.shown()) tensors.emplace_back(tensor);
-  call_->before(title, &tensors);
+  call_->before(request.title(), &tensors);
 }
 
 }  // namespace fastcomm

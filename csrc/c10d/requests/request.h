@@ -48,6 +48,11 @@ struct Request {
   Forward forward{};           // none for operations that torch does not have
 
   const char* name() const { return op_kind_name(kind); }
+  /// For a profiler, in c10d's words.
+  const char* title() const {
+    const bool from_any = kind == OpKind::kRecv && peer == kNoRank;
+    return from_any ? "fastcomm:recvAnySource" : row_of(kind).title.c_str();
+  }
   bool is_message() const { return kind == OpKind::kSend || kind == OpKind::kRecv; }
   bool is_over_list() const { return gradients != nullptr; }
   /// The tensors whose device decides which engines are asked.

@@ -81,8 +81,8 @@ class SimWork final : public ::c10d::Work {
   uint64_t getSequencenumber() const override { return sequence_; }
 
   Clock::time_point deadline() const { return deadline_; }
-  /// Called once. Who waits goes on when the line is done with the driver: a thread that goes on and
-  /// holds the driver until the next operation ends would else keep the line from ending that.
+  /// Called once. Who waits goes on when the line is done with the driver: a thread that goes on
+  /// and holds the driver until the next operation ends would else keep the line from ending that.
   void complete(const std::exception_ptr& error) {
     --busy_;  // first: a thread that holds the driver may wait for this
     if (!error) future_->markCompleted(c10::IValue(outputs_));
