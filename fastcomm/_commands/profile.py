@@ -116,7 +116,8 @@ def add_trace(rows: Rows, trace: dict[str, Any], number: int) -> None:
         else:
             row = _row(rows, rank, issued["args"])
         row.time += each.slice["dur"]
-        row.hidden += overlap(interval(each.slice), anywhere)
+        # Begins and ends are rounded: their difference may be a little more than the duration.
+        row.hidden += min(overlap(interval(each.slice), anywhere), each.slice["dur"])
         for part in each.parts:
             if part["name"].startswith(WAITING):
                 peer = part["name"].removeprefix(WAITING).removeprefix(" for ") or "unknown"
@@ -125,7 +126,7 @@ def add_trace(rows: Rows, trace: dict[str, Any], number: int) -> None:
     for kernel in filter(is_collective_kernel, events):
         row = _row(rows, rank, kernel["args"])
         row.time += kernel["dur"]
-        row.hidden += overlap(interval(kernel), on_devices)
+        row.hidden += min(overlap(interval(kernel), on_devices), kernel["dur"])
 
 
 def _row(rows: Rows, rank: int, args: dict[str, Any]) -> Calls:

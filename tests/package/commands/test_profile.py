@@ -33,7 +33,7 @@ def _event(name: str, ts: float, dur: float, args: Any = None, tid: int = 1) -> 
     return found | {"args": args or {}}
 
 
-KNOWN = {
+KNOWN: dict[str, Any] = {
     "distributedInfo": {"rank": 3},
     "traceEvents": [
         {"ph": "M", "name": "thread_name", "tid": 9, "args": {"name": "fastcomm: group '0'"}},
@@ -74,6 +74,23 @@ def test_traces_of_a_rank_add_up(tmp_path: Path, capsys: pytest.CaptureFixture[s
     (tmp_path / "b.json.gz").write_bytes(gzip.compress(json.dumps(KNOWN).encode()))
     reduced, _ = _json(capsys, str(tmp_path / "a.json"), str(tmp_path / "b.json.gz"))
     assert (reduced["calls"], reduced["bytes"], reduced["hidden"]) == (2, 800, 40.0)
+
+
+def test_no_more_is_hidden_than_there_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begin, dur = 4945995733620.503, 6238.688  # begin + dur - begin is more than dur
+    trace = {
+        "traceEvents": [
+            KNOWN["traceEvents"][0],
+            _event("record_param_comms", begin, 1, COMMS),
+            _event("all_reduce", begin, dur, {"sequence": 0, "bytes": 4, "queued (us)": 0}, tid=9),
+            _event("aten::mm", begin - 5, 2 * dur),
+        ]
+    }
+    (tmp_path / "a.json").write_text(json.dumps(trace))
+    (row,) = _json(capsys, str(tmp_path))
+    assert (row["time"], row["hidden"]) == (dur, dur)
 
 
 def test_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
