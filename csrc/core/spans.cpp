@@ -23,12 +23,12 @@ int64_t span_clock() {
       .count();
 }
 
-std::unique_ptr<OperationSpan> begin_span(const std::string& group, std::string name,
+std::unique_ptr<OperationSpan> begin_span(const std::string& group, const char* name,
                                           uint64_t sequence, uint64_t bytes) {
   if (span_sink() == nullptr) return nullptr;
   auto span = std::make_unique<OperationSpan>();
   span->group = group;
-  span->name = std::move(name);
+  span->name = name;
   span->sequence = sequence;
   span->bytes = bytes;
   span->issued = span_clock();

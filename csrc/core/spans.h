@@ -1,4 +1,4 @@
-// Operations on a time axis, for a tool that shows them there (c10d/edge/spans.h). Without one, an
+// Operations on a time axis, for a tool that shows them there (c10d/edge/span_tracks.h). Without one, an
 // operation costs a look at one word.
 #pragma once
 
@@ -35,7 +35,7 @@ SpanSink span_sink();
 int64_t span_clock();
 
 /// A span of an operation that is issued now; nullptr if nobody takes it. `bytes` as shown.
-std::unique_ptr<OperationSpan> begin_span(const std::string& group, std::string name,
+std::unique_ptr<OperationSpan> begin_span(const std::string& group, const char* name,
                                           uint64_t sequence, uint64_t bytes);
 /// Ends it, if it is there, and hands it on.
 void end_span(std::unique_ptr<OperationSpan> span, bool has_failed);

@@ -43,23 +43,24 @@ def announce(backend: FastcommBackend, label: str, timeout: timedelta) -> None:
 
 def describe(backend: FastcommBackend, timeout: timedelta) -> str:
     """Return what `announce` tells."""
-    parts = [f"timeout {timeout.total_seconds():g} s"]
-    if not backend.native:
-        parts.insert(0, f"Gloo does everything: {backend.why_not_native}")
-    elif backend.size() == 1:
-        parts.insert(0, "one rank, which exchanges nothing")
-    else:
-        most = _native.load().environment()["FASTCOMM_SEGMENT_MB"]
-        parts.insert(
-            0,
-            f"{backend.transport}; slots of up to {backend.slot_bytes / 2**20:.1f} MiB a rank, as "
-            f"they are used, within the {most} MiB of FASTCOMM_SEGMENT_MB",
-        )
+    parts = [_engine(backend), f"timeout {timeout.total_seconds():g} s"]
     changed = _settings.changed()
     parts += [f"{name}={value} (default {default})" for name, value, default in changed]
     if os.environ.get(tuning.SWITCH) != "off" and tuning.read():
         parts.append(f"values of fastcomm tune from {tuning.file()}")
     return "; ".join(parts)
+
+
+def _engine(backend: FastcommBackend) -> str:
+    if not backend.native:
+        return f"Gloo does everything: {backend.why_not_native}"
+    if backend.size() == 1:
+        return "one rank, which exchanges nothing"
+    most = _native.load().environment()["FASTCOMM_SEGMENT_MB"]
+    return (
+        f"{backend.transport}; slots of up to {backend.slot_bytes / 2**20:.1f} MiB a rank, as "
+        f"they are used, within the {most} MiB of FASTCOMM_SEGMENT_MB"
+    )
 
 
 def _is_wanted() -> bool:

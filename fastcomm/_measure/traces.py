@@ -100,11 +100,16 @@ def operations(events: Sequence[Event]) -> list[Operation]:
             continue
         track = found[event["tid"]]
         if _is_whole(event):
-            group = re.search(r"group '([^']*)'", names[event["tid"]])
-            track.append(Operation(event, [], group[1] if group else ""))
+            track.append(Operation(event, [], _group_of(names[event["tid"]])))
         elif track:  # operations of a track do not overlap
             track[-1].parts.append(event)
     return [operation for track in found.values() for operation in track]
+
+
+def _group_of(track: str) -> str:
+    """Return a track's group; "" for continuations, whose operations are counted by themselves."""
+    group = re.search(r"group '([^']*)'", track)
+    return group[1] if group and "continuations" not in track else ""
 
 
 def _is_whole(event: Event) -> bool:
@@ -114,6 +119,11 @@ def _is_whole(event: Event) -> bool:
 def is_collective_kernel(event: Event) -> bool:
     """Tell whether an event is a kernel of NCCL."""
     return event.get("cat") == "kernel" and "Collective name" in event.get("args", {})
+
+
+def is_kernel_of_fastcomm(event: Event) -> bool:
+    """Tell whether an event is a kernel of fastcomm, which computes nothing of the model's."""
+    return event.get("cat") == "kernel" and "fastcomm::" in event["name"]
 
 
 def computation(events: Sequence[Event]) -> tuple[list[Interval], list[Interval]]:
@@ -133,7 +143,9 @@ def computation(events: Sequence[Event]) -> tuple[list[Interval], list[Interval]
     devices = [
         interval(event)
         for event in events
-        if event.get("cat") in _DEVICE_KINDS and not is_collective_kernel(event)
+        if event.get("cat") in _DEVICE_KINDS
+        and not is_collective_kernel(event)
+        and not is_kernel_of_fastcomm(event)
     ]
     return merged(host), merged(devices)
 

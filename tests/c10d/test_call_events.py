@@ -57,6 +57,42 @@ def test_collectives_have_what_nccl_gives_them() -> None:
         assert splits == ("[1, 2, 3]", str([rank + 1] * 3))
 
 
+def _over_lists(world: World) -> list[dict[str, Any]]:
+    world.init()
+    group = dist.group.WORLD
+    assert group is not None
+    backend: Any = group._get_backend(torch.device("cpu"))
+
+    def of(rows: int) -> list[torch.Tensor]:
+        return [torch.ones(rows, n) for n in (1, 2)]
+
+    def calls() -> None:
+        backend.allreduce_coalesced(of(1)).wait()
+        backend.allgather_coalesced([of(1), of(1)], of(1)).wait()
+        with dist._coalescing_manager():
+            for all_rows, own in zip(of(2), of(1), strict=True):
+                dist.all_gather_into_tensor(all_rows, own)
+        with dist._coalescing_manager():
+            for all_rows, own in zip(of(2), of(1), strict=True):
+                dist.reduce_scatter_tensor(own, all_rows)
+        with dist._coalescing_manager(device=torch.device("cpu")):
+            dist.reduce_scatter(torch.ones(1), [torch.ones(1)] * 2)
+
+    return comms_of(traced(calls))
+
+
+def test_calls_over_lists_have_names_of_their_own() -> None:
+    for found in run_ranks(2, _over_lists):
+        keys = ("Collective name", "In msg nelems", "Out msg nelems")
+        assert [tuple(event[key] for key in keys) for event in found] == [
+            ("allreduce_coalesced", 3, 3),
+            ("allgather_coalesced", 3, 6),
+            ("all_gather_into_tensor_coalesced", 3, 6),
+            ("reduce_scatter_tensor_coalesced", 6, 3),
+            ("reduce_scatter", 2, 1),
+        ]
+
+
 def _of_a_part(world: World) -> list[dict[str, Any]]:
     world.init()
     part = dist.new_group([1, 3], group_desc="odd ones")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import time
+from typing import Any
 
 import pytest
 import torch
@@ -145,6 +147,46 @@ def test_what_is_under_way_when_a_profile_ends_is_left_out() -> None:
     for first, second in run_ranks(2, _twice):
         assert first == ["barrier"]
         assert second[:1] == ["barrier"]
+
+
+def _beside_an_old_one(world: World) -> list[str]:
+    """A profile that is over, but still there, ends while another one runs."""
+    world.init()
+    old: list[Any] = [torch.profiler.profile()]
+    with old[0]:
+        dist.barrier()
+    with torch.profiler.profile() as profile:
+        old.clear()
+        gc.collect()
+        dist.all_reduce(torch.ones(1))
+    return [each["name"] for each in _whole(tracks_of(written(profile))[ALL])]
+
+
+def test_the_end_of_an_old_profile_ends_no_other() -> None:
+    assert run_ranks(2, _beside_an_old_one) == [["all_reduce"]] * 2
+
+
+def _continued(world: World) -> dict[str, list[Event]]:
+    world.init()
+
+    def gather(done: Any) -> None:
+        dist.all_gather([torch.ones(2)] * 2, torch.ones(2))
+
+    def calls() -> None:
+        work = dist.all_reduce(torch.ones(1), async_op=True)
+        assert work is not None
+        work.get_future().then(gather).wait()
+
+    return tracks_of(traced(calls))
+
+
+def test_operations_of_continuations_have_a_track_of_their_own() -> None:
+    for tracks in run_ranks(2, _continued):
+        assert [each["name"] for each in _whole(tracks[ALL])] == ["all_reduce"]
+        continued = _whole(tracks[f"{ALL}: in continuations"])
+        assert [(each["name"], each["args"]["sequence"]) for each in continued] == [
+            ("all_gather", 0)
+        ]
 
 
 def _alone(world: World) -> tuple[list[str], dict[str, list[Event]]]:

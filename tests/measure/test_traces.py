@@ -73,6 +73,14 @@ def test_parts_belong_to_the_operation_that_they_lie_in() -> None:
     ]
 
 
+def test_operations_of_continuations_are_counted_by_themselves() -> None:
+    name = "fastcomm: group '3' of all 2 ranks: in continuations"
+    track = {"ph": "M", "name": "thread_name", "tid": 7, "args": {"name": name}}
+    (found,) = operations([slice_of(0, 100) | {"tid": 7}, track])
+    numbered, near = call(0, 1, "3", seq=1), call(95, 10, "3", seq=9)
+    assert Comms([numbered, near]).of(found.slice, found.group) is near
+
+
 def test_calls_and_what_they_contain_are_no_computation() -> None:
     events = [
         event("aten::mm", 0, 4),
@@ -82,5 +90,6 @@ def test_calls_and_what_they_contain_are_no_computation() -> None:
         event("step", 0, 50, cat="user_annotation"),
         event("gemm", 20, 5, cat="kernel"),
         event("nccl", 20, 9, cat="kernel", args={"Collective name": "allreduce"}),
+        event("void fastcomm::(anonymous namespace)::reduce<float>", 40, 9, cat="kernel"),
     ]
     assert computation(events) == ([(0, 4), (6, 8)], [(20, 25)])

@@ -31,9 +31,10 @@ std::string name_of(const Request& request) {
     case OpType::_ALLGATHER_BASE:
       return "_allgather_base";
     case OpType::ALLGATHER_COALESCED:
-      return "all_gather_into_tensor_coalesced";
+      return request.output_lists.empty() ? "all_gather_into_tensor_coalesced"
+                                          : "allgather_coalesced";
     case OpType::REDUCE_SCATTER:
-      return request.coalesced ? "reduce_scatter_tensor_coalesced" : "reduce_scatter";
+      return request.input_lists.empty() ? "reduce_scatter_tensor_coalesced" : "reduce_scatter";
     case OpType::_REDUCE_SCATTER_BASE:
       return "_reduce_scatter_base";
     case OpType::ALLTOALL_BASE:
@@ -54,12 +55,6 @@ std::string name_of(const Request& request) {
     default:
       return request.name();
   }
-}
-
-Tensors all_of(at::TensorList tensors, c10::ArrayRef<Tensors> lists) {
-  Tensors all = tensors.vec();
-  for (const Tensors& list : lists) all.insert(all.end(), list.begin(), list.end());
-  return all;
 }
 
 int64_t elements(const Tensors& tensors) {
@@ -102,8 +97,8 @@ void set_sequence(Info&, const Sequence&, ...) {}
 void CallEvents::begin_comms(::c10d::Backend& group, const Engine& engine, const Request& request) {
   auto callbacks = at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION);
   if (!callbacks || (!engine.is_native() && engine.name() == "NCCL")) return;
-  const Tensors outputs = all_of(request.outputs, request.output_lists);
-  Tensors inputs = all_of(request.inputs, request.input_lists);
+  const Tensors outputs = Request::joined(request.outputs, request.output_lists);
+  Tensors inputs = Request::joined(request.inputs, request.input_lists);
   if (inputs.empty() && !request.is_message()) inputs = outputs;  // in place
   const Tensors& typed = inputs.empty() ? outputs : inputs;
   const at::ScalarType dtype = typed.empty() ? at::kByte : typed.front().scalar_type();

@@ -57,10 +57,11 @@ class Session final : public libkineto::IActivityProfilerSession {
     const std::lock_guard<std::mutex> lock(taken().mutex);
     taken().spans.clear();
     set_span_sink(take);
+    runs_ = true;
   }
 
   void stop() override {
-    if (span_sink() == nullptr) return;
+    if (!std::exchange(runs_, false)) return;  // another session may run by now
     set_span_sink(nullptr);
     const std::lock_guard<std::mutex> lock(taken().mutex);
     spans_ = std::move(taken().spans);
@@ -140,6 +141,7 @@ class Session final : public libkineto::IActivityProfilerSession {
     return activity;
   }
 
+  bool runs_ = false;
   std::vector<OperationSpan> spans_;
   std::map<std::string, int32_t> tracks_;
   std::unique_ptr<CpuTraceBuffer> trace_;

@@ -67,8 +67,6 @@ struct Request {
     Tensors given = joined(inputs, input_lists);
     return given.empty() ? outputs.vec() : given;
   }
-
- private:
   static Tensors joined(at::TensorList tensors, c10::ArrayRef<Tensors> lists) {
     Tensors all = tensors.vec();
     for (const Tensors& list : lists) all.insert(all.end(), list.begin(), list.end());

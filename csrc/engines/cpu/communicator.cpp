@@ -69,9 +69,7 @@ std::shared_ptr<Operation> Communicator::enqueue(const Call& call, Milliseconds 
     operation = std::make_shared<Operation>(call, *peers_, traits_, sequence_.load(), timeout,
                                             std::move(site));
     operation->on_finish = std::move(on_finish);
-    if (span_sink() != nullptr) {
-      operation->span = begin_span(label_, op_kind_name(call.kind), sequence_, call.bytes());
-    }
+    operation->span = begin_span(label_, op_kind_name(call.kind), sequence_, call.bytes());
     if (failure_ != nullptr) {
       failure = failed_before(op_kind_name(call.kind));
     } else {

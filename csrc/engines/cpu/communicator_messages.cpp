@@ -37,7 +37,7 @@ std::shared_ptr<PeerOperation> Communicator::post(const PeerCall& call,
     give_up(departure_of(call.peer, {call.name(), sequence_}, " before this message was sent"));
   }
   auto operation = std::make_shared<PeerOperation>(call, std::move(on_finish), call_site());
-  if (span_sink() != nullptr) operation->show(label_, sequence_);
+  operation->show(label_, sequence_);
   try {
     if (!messages_.post(operation)) {
       std::lock_guard<std::mutex> lock(state_);

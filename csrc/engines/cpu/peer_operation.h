@@ -50,10 +50,10 @@ class PeerOperation {
 
   /// For a tool that asks for spans; before it is posted.
   void show(const std::string& group, uint64_t sequence) {
-    const std::string peer = call_.peer < 0 ? "any rank" : concat("rank ", call_.peer);
-    span_ = begin_span(group, concat(call_.name(), call_.is_send ? " to " : " from ", peer),
-                       sequence, call_.bytes());
+    span_ = begin_span(group, call_.name(), sequence, call_.bytes());
     if (span_ == nullptr) return;
+    const std::string peer = call_.peer < 0 ? "any rank" : concat("rank ", call_.peer);
+    span_->name += concat(call_.is_send ? " to " : " from ", peer);
     span_->is_message = true;
     span_->begun = span_->issued;
   }

@@ -15,6 +15,12 @@ bool same(const std::weak_ptr<Continuations>& a, const std::weak_ptr<Continuatio
   return !a.owner_before(b) && !b.owner_before(a);
 }
 
+/// "[rank0]: fastcomm: group '0' of all 2 ranks: in continuations: ".
+std::string label_of(const Communicators::Key& key, const std::string& group) {
+  const std::string whose = key.first ? "in continuations" : "in other groups' continuations";
+  return concat(group, whose, key.second > 1 ? concat(", depth ", key.second) : "", ": ");
+}
+
 }  // namespace
 
 Communicators::Communicators(CommunicatorPtr group, c10::intrusive_ptr<::c10d::Store> store,
@@ -105,7 +111,7 @@ CommunicatorPtr Communicators::form(const Key& key, Milliseconds timeout) {
     const auto [communicator, traits] =
         form_group(bootstrap, ordinary_->rank(), ordinary_->size(), deadline_after(timeout));
     if (communicator == nullptr) throw Error(ErrorCode::kSystem, traits.why_not_native);
-    communicator->set_label(ordinary_->label());
+    communicator->set_label(label_of(key, ordinary_->label()));
     Communicator::share_fate(ordinary_, communicator);
     return communicator;
   } catch (const Error& error) {

@@ -24,6 +24,10 @@ using CommunicatorPtr = std::shared_ptr<Communicator>;
 /// Thread-safe.
 class Communicators {
  public:
+  /// The name of a communicator on all ranks: true for continuations of this group, false for
+  /// others'; and their depth.
+  using Key = std::pair<bool, int>;
+
   /// `group` is the communicator of users' calls; `continuations` are the group's own. Others are
   /// formed over the store, in which no other thread waits.
   Communicators(CommunicatorPtr group, c10::intrusive_ptr<::c10d::Store> store,
@@ -48,9 +52,6 @@ class Communicators {
   void abort(const std::string& why);
 
  private:
-  /// The name of a communicator on all ranks: true for continuations of this group, false for
-  /// others'; and their depth.
-  using Key = std::pair<bool, int>;
   struct Entry {
     CommunicatorPtr communicator;       // nullptr while it is being formed
     std::weak_ptr<Continuations> user;  // the continuations that use it
