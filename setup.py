@@ -51,8 +51,8 @@ except ImportError as error:
 
 if torch_releases.release(torch.__version__) < (2, 11):
     raise SystemExit(
-        f"fastcomm needs torch 2.11 or later, found {torch.__version__}. Type:\n"
-        '    pip install "torch>=2.11"'
+        f"fastcomm needs torch 2.11 or later, and {sys.prefix} has {torch.__version__}. "
+        'Type: pip install "torch>=2.11"'
     )
 
 NEWEST_KNOWN_TORCH = torch_releases.newest_known()

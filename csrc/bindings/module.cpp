@@ -381,6 +381,7 @@ PYBIND11_MODULE(_C, module) {
   bind_device_facts(module);
   module.def("reduce_isa", [] { return std::string(isa_name()); });
   module.def("usable_cores", usable_cores);
+  module.def("quota_cores", quota_cores);
 }
 
 }  // namespace fastcomm

@@ -19,6 +19,13 @@ sys.argv = ["setup.py", "--version"]
 runpy.run_path("setup.py")
 """
 
+WITH_OLD_TORCH = """
+import runpy, sys, types
+sys.modules["torch"] = types.SimpleNamespace(__version__="2.10.1+cpu")
+sys.argv = ["setup.py", "--version"]
+runpy.run_path("setup.py")
+"""
+
 
 def run(command: list[str], root: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -43,6 +50,13 @@ def test_make_builds_again_for_what_setup_py_imports_alone(root: Path) -> None:
         ahead += [tools[name] for name in new]
     (line,) = re.findall(r"^BUILD_TOOLS := .*?,(.*)\)$", (root / "Makefile").read_text(), re.M)
     assert {f"{name}.py" for name in found} == set(line.split())
+
+
+def test_an_old_torch_is_refused_in_one_line(root: Path) -> None:
+    done = run([sys.executable, "-c", WITH_OLD_TORCH], root)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert "has 2.10.1+cpu" in line and 'pip install "torch>=2.11"' in line
 
 
 def test_without_torch_one_line_says_what_to_type(root: Path) -> None:
