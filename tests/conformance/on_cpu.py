@@ -68,6 +68,9 @@ def install(tests: Any) -> None:
     for name in ("set_device", "synchronize", "empty_cache"):
         setattr(torch.cuda, name, lambda *_, **__: None)
     torch.cuda.current_device = lambda: 0
+    if torch.version.cuda and not torch.cuda.is_available():
+        # A stream of such a build is one of CUDA, which has no driver here.
+        torch.Stream = functools.partial(torch.Stream, device=CPU)
     parallel = nn.parallel.DistributedDataParallel
     original = parallel.__init__
 
