@@ -2,6 +2,7 @@
 
     python tools/wheel_check.py dist/fastcomm-...whl             # every release in the wheel
     python tools/wheel_check.py WHEEL --torch 2.13.0 --record    # and write docs/wheels.json
+    python tools/wheel_check.py --table                          # what has been recorded
 
 Each torch has an environment of its own in ``build/wheel-check``, for the Python that runs this,
 and the kind of build, for CPU or CUDA, that pip chooses. pip sees neither compiler nor ninja. The
@@ -26,6 +27,8 @@ ROOT = Path(__file__).resolve().parent.parent
 RECORD = ROOT / "docs" / "wheels.json"
 LONGEST_INSTALL = 20.0  # seconds
 TOOLS = ("numpy", "pytest", "hypothesis")  # of the tests
+PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")  # that torch has wheels for
+HEADS = ("Python", "wheel", "torch", "installed in", "torch's tests")
 SAY = (
     "import json, torch; from fastcomm import _native;"
     "print(json.dumps([str(torch.__version__), _native.load().__file__]))"
@@ -34,7 +37,7 @@ SAY = (
 
 def environment_for(version: str) -> Path:
     """Return a folder with an environment that has this torch; made first."""
-    python = platform.python_version().rpartition(".")[0]
+    python = minor_of(platform.python_version())
     place = (ROOT / "build" / "wheel-check" / f"python{python}-torch{version}").resolve()
     if not (place / "ready").exists():
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(place)], check=True)
@@ -75,13 +78,47 @@ def check(wheel: Path, version: str) -> dict[str, Any]:
     }
 
 
-def main() -> int:
+def minor_of(python: str) -> str:
+    """Return "3.11" of "3.11.7"."""
+    return python.rpartition(".")[0]
+
+
+def rows(recorded: list[dict[str, Any]], python: str) -> list[list[str]]:
+    """Return what has been recorded for "3.11" as rows of the table; a row too if nothing has."""
+    found = []
+    for made in recorded:
+        if minor_of(made["python"]) != python:
+            continue
+        for row in made["rows"]:
+            counts = ", ".join(f"{count} {what}" for what, count in row["conformance"].items())
+            size = f"{made['bytes'] / 2**20:.1f} MiB"
+            found.append([python, size, row["torch"], f"{row['install_seconds']} s", counts])
+    return found or [[python, "not tried", "", "", ""]]
+
+
+def print_table(style: str) -> None:
+    """Print what has been recorded, for each Python that torch has wheels for."""
+    from tabulate import tabulate
+
+    recorded = json.loads(RECORD.read_text())
+    table = [row for python in PYTHONS for row in rows(recorded, python)]
+    print(tabulate(table, HEADS, tablefmt=style, disable_numparse=True))
+
+
+def main(arguments: list[str] | None = None) -> int:
     """Check one torch after the other; return the exit status."""
     parser = argparse.ArgumentParser(description="Check a wheel with every torch it serves.")
-    parser.add_argument("wheel", type=Path)
+    parser.add_argument("wheel", type=Path, nargs="?")
     parser.add_argument("--torch", nargs="+", default=wheels.releases(), metavar="VERSION")
     parser.add_argument("--record", action="store_true", help=f"write {RECORD.relative_to(ROOT)}")
-    options = parser.parse_args()
+    parser.add_argument("--table", action="store_true", help="print what has been recorded")
+    parser.add_argument("--style", default="simple", help="of the table, in tabulate's words")
+    options = parser.parse_args(arguments)
+    if options.table:
+        print_table(options.style)
+        return 0
+    if options.wheel is None:
+        parser.error("name a wheel, or ask for the --table")
     wheel = options.wheel.resolve()
     found = [check(wheel, version) for version in options.torch]
     for row in found:
