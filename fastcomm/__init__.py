@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # what _MODULE_OF says, and public modules, for type checkers
     from fastcomm import optim as optim
     from fastcomm._distributed.barrier import monitored_barrier as monitored_barrier
     from fastcomm._distributed.explain import explain as explain
+    from fastcomm._distributed.flight_recorder import dump_flight_recorder as dump_flight_recorder
     from fastcomm._distributed.memory import empty as empty
     from fastcomm._distributed.memory import is_shared as is_shared
     from fastcomm._gradients.fused import clip_grad_norm_ as clip_grad_norm_
@@ -62,6 +63,7 @@ _MODULE_OF = {
     **dict.fromkeys(("clip_grad_norm_", "combined_norm", "fused_all_reduce_"), "_gradients.fused"),
     **dict.fromkeys(("empty", "is_shared"), "_distributed.memory"),
     **dict.fromkeys(("fused_reduce_scatter_", "gather_shards_"), "_gradients.shards"),
+    "dump_flight_recorder": "_distributed.flight_recorder",
     "explain": "_distributed.explain",
     "monitored_barrier": "_distributed.barrier",
     "use": "_use",

@@ -10,6 +10,7 @@
 #include "c10d/edge/shared_tensor.h"
 #include "c10d/edge/span_tracks.h"
 #include "c10d/life/exception.h"
+#include "c10d/life/flight_recorder.h"
 #include "c10d/life/groups.h"
 #include "c10d/life/hooks.h"
 #include "c10d/life/store_bootstrap.h"
@@ -231,6 +232,7 @@ PYBIND11_MODULE(_C, module) {
       [] {
         stop_continuations();
         stop_progress();
+        finish_flight_recorder();
         stop_watches();
         stop_continuations();  // those whose wait would never end
       },
@@ -355,6 +357,21 @@ PYBIND11_MODULE(_C, module) {
     }
     register_engine(*maker.get_pointer<const EngineMaker>());
   });
+
+  // None while nothing is recorded.
+  module.def(
+      "flight_recorder_dump",
+      [](bool with_stacks, bool only_active) -> py::object {
+        std::optional<std::string> dump;
+        {
+          const py::gil_scoped_release released;  // stack traces take the GIL when they need it
+          dump = flight_recorder_dump(with_stacks, only_active);
+        }
+        return dump ? py::object(py::bytes(*dump)) : py::object(py::none());
+      },
+      py::arg("with_stacks"), py::arg("only_active"));
+  module.def("write_flight_recorder", write_flight_recorder,
+             py::call_guard<py::gil_scoped_release>());
 
   bind_futures(module);
   bind_explain(module, backend);

@@ -60,6 +60,7 @@ FastcommBackend::FastcommBackend(const c10::intrusive_ptr<::c10d::Store>& store,
     if (formed.group == nullptr) return;
     formed.group->set_label(label);
     engines_ = std::make_unique<Engines>(std::move(formed.group), context(), std::move(lane_store));
+    begin_record();
   });
 }
 
@@ -69,6 +70,7 @@ FastcommBackend::~FastcommBackend() {
   // (always so on torch 2.14), or torch's C++, for example when a DistributedDataParallel outlives
   // its group.
   const WithoutGil no_gil;
+  record_.reset();  // whose thread asks the engines
   if (forked_from_endpoint()) {
     if (engines_ != nullptr) {
       engines_->host().abandon();
@@ -85,6 +87,16 @@ FastcommBackend::~FastcommBackend() {
 void FastcommBackend::delegate_to(BackendPtr whole) {
   delegate_ = whole;
   engines_ = std::make_unique<Engines>(std::move(whole), context(), label_);
+  begin_record();
+}
+
+void FastcommBackend::begin_record() {
+  record_ = RecordedGroup::create(rank_, options_->global_ranks_in_group, [this] {
+    if (engines_->host().is_in_trouble()) return true;
+    const auto others = engines_->others();
+    return std::any_of(others.begin(), others.end(),
+                       [](const Engine* each) { return each->is_in_trouble(); });
+  });
 }
 
 uint64_t FastcommBackend::getSequenceNumberForGroup() {
@@ -102,6 +114,7 @@ void FastcommBackend::setTimeout(std::chrono::milliseconds timeout) {
 void FastcommBackend::shutdown() {
   if (forked_from_endpoint()) return;
   const std::string failure = g_failure ? g_failure(false) : "";
+  if (record_ != nullptr) record_->close(!failure.empty());
   // The host's engine tells the others, which wait for it.
   for (Engine* each : engines_->others()) each->leave("");
   engines_->host().leave(failure.empty() ? ""

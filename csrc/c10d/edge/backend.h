@@ -13,6 +13,7 @@
 
 #include "c10d/choose/choose.h"
 #include "c10d/edge/coalescing.h"
+#include "c10d/life/flight_recorder.h"
 
 namespace fastcomm {
 
@@ -151,6 +152,8 @@ class FastcommBackend final : public ::c10d::Backend {
   GroupContext context() const { return {rank_, size_, options_, continuations_}; }
   /// The failure of any engine.
   std::exception_ptr failure() const;
+  /// From here on the flight recorder has the group, if it is on. Engines are there.
+  void begin_record();
 
   std::shared_ptr<void> kept_;
   c10::intrusive_ptr<Options> options_;
@@ -160,6 +163,7 @@ class FastcommBackend final : public ::c10d::Backend {
   BackendPtr delegate_;
   std::unique_ptr<Engines> engines_;  // nullptr until the ranks have chosen
   Coalescing coalescing_;
+  std::unique_ptr<RecordedGroup> record_;  // nullptr: calls are not recorded
 };
 
 }  // namespace fastcomm

@@ -96,7 +96,7 @@ void set_sequence(Info&, const Sequence&, ...) {}
 
 void CallEvents::begin_comms(::c10d::Backend& group, const Engine& engine, const Request& request) {
   auto callbacks = at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION);
-  if (!callbacks || (!engine.is_native() && engine.name() == "NCCL")) return;
+  if (!callbacks || engine.tells_itself()) return;
   const Tensors outputs = Request::joined(request.outputs, request.output_lists);
   Tensors inputs = Request::joined(request.inputs, request.input_lists);
   if (inputs.empty() && !request.is_message()) inputs = outputs;  // in place

@@ -4,6 +4,7 @@
 
 #include "c10d/edge/backend.h"
 #include "c10d/edge/call_events.h"
+#include "c10d/edge/recorded_request.h"
 #include "c10d/life/exception.h"
 #include "c10d/works/work_of_many.h"
 #include "tensors/gradients.h"
@@ -46,6 +47,17 @@ void set(at::TensorList& tensors, c10::ArrayRef<Tensors>& lists, Given& given) {
   }
 }
 
+/// Ends an entry of the flight recorder with a call's work; nullptr: the call is done.
+void end_entry(const RecordedEntry& entry, const WorkPtr& work) {
+  if (work == nullptr) {
+    entry.end(true);
+  } else if (auto* const own = dynamic_cast<GroupWork*>(work.get())) {
+    own->end_with(entry);
+  } else {  // of an engine from outside
+    entry.end(work->isCompleted() && work->isSuccess());
+  }
+}
+
 /// Asks for a work, which is watched: NCCL makes none for a caller who does not ask for one.
 template <class Options>
 Options with_work(Options opts) {
@@ -61,7 +73,15 @@ std::optional<WorkPtr> FastcommBackend::submit_if_taken(Request& request) {
   Engine* const engine = engines_->choose(request);
   if (engine == nullptr) return std::nullopt;
   const CallEvents events(*this, *engine, request);
-  return in_block ? coalescing_.submit(*engine, request) : engine->submit(request);
+  const auto submit = [&] {
+    return in_block ? coalescing_.submit(*engine, request) : engine->submit(request);
+  };
+  if (record_ == nullptr || engine->tells_itself()) return submit();
+  const RecordedEntry entry =
+      record_->begin(recorded(request, rank_, options_->timeout), getGroupUid(), getGroupDesc());
+  WorkPtr work = submit();  // what it refuses stays in the record, not ended
+  end_entry(entry, work);
+  return work;
 }
 
 WorkPtr FastcommBackend::submit(Request& request, Request::Forward forward) {

@@ -60,6 +60,8 @@ class Engine {
   virtual bool is_native() const { return false; }
   /// True if tensors on devices stay there.
   virtual bool is_on_devices() const { return false; }
+  /// True if the backend behind it tells torch's tools of its calls by itself.
+  virtual bool tells_itself() const { return false; }
 
   /// True if it carries out such a call. The same on every rank: it depends on the kind, types,
   /// sizes and places of tensors that all ranks have.
@@ -86,6 +88,9 @@ class Engine {
   /// The reason why nothing can be submitted any more; nullptr while something can. Waits for
   /// nobody.
   virtual std::exception_ptr failure() const = 0;
+  /// True once the group was given up, here or, as far as that is seen from here, by a peer, or a
+  /// peer has died; not because it was destroyed. Changes nothing, and waits for nobody.
+  virtual bool is_in_trouble() const { return failure() != nullptr; }
   /// Gives up here, because another engine of the group has: operations under way end in `why`, and
   /// peers are told if the engine can. Idempotent; never waits for a peer.
   virtual void fail(const std::exception_ptr& why) = 0;

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "c10d/life/flight_recorder.h"
 #include "c10d/works/continuations.h"
 
 namespace fastcomm {
@@ -23,11 +24,33 @@ class GroupWork : public ::c10d::Work {
   /// The group's queue of code that users attach to futures.
   const Continuations::Ptr& continuations() const { return continuations_; }
 
+  /// Ends an entry of the flight recorder with this work, or now if that has ended.
+  virtual void end_with(const RecordedEntry& entry) {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (!completed_) {
+        entry_ = entry;
+        return;
+      }
+    }
+    entry.end(exception_ == nullptr);  // which does not change any more
+  }
+
  protected:
   GroupWork(int rank, ::c10d::OpType type, Continuations::Ptr continuations)
       : ::c10d::Work(rank, type), continuations_(std::move(continuations)) {}
 
+  /// As Work's.
+  void finish(std::exception_ptr error = nullptr) {
+    ::c10d::Work::finish(std::move(error));
+    // With the lock, Work::finish() has marked the work as completed. end_with() had the lock
+    // before, and its entry is seen here; or it has it later, sees the mark, and leaves entry_ as
+    // it is.
+    entry_.end(exception_ == nullptr);
+  }
+
  private:
+  RecordedEntry entry_;
   const Continuations::Ptr continuations_;
 };
 

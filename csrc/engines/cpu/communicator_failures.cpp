@@ -160,6 +160,19 @@ std::optional<Communicator::Failure> Communicator::given_up_before(
   return found || who_left < 0 ? found : departure_before_end(who_left, operation);
 }
 
+bool Communicator::is_in_trouble() const {
+  {
+    std::lock_guard<std::mutex> lock(state_);
+    if (first_failure_) return true;
+  }
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank()) continue;
+    const Signs seen = signs_of(peer);  // acquires what the peer had done before
+    if (seen.gave_up || seen.died) return true;
+  }
+  return false;
+}
+
 std::exception_ptr Communicator::failure_before(const char* name) {
   const auto known = failure();
   if (known != nullptr) return known;

@@ -59,6 +59,19 @@ void Flight::let_go() {
   std::swap(gone, held_);
 }
 
+void Flight::set_ended_well() {
+  ended_well_.store(true, std::memory_order_release);
+  // With the lock, after the mark: end_with() had the lock before, and its entry is here; or it has
+  // it later, and sees the mark.
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::exchange(entry_, {}).end(true);
+}
+
+void Flight::end_with(const RecordedEntry& entry) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  ended_well() ? entry.end(true) : void(entry_ = entry);
+}
+
 CudaGroup::CudaGroup(OutOfBand& out_of_band, std::shared_ptr<Communicator> beside, int device,
                      Options options)
     : device_(device),

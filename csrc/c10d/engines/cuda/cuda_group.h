@@ -28,6 +28,7 @@
 #include <vector>
 
 #include "c10d/engines/cuda/group_pool.h"
+#include "c10d/life/flight_recorder.h"
 #include "c10d/requests/prepared.h"
 #include "core/standstill.h"
 #include "core/wait_warning.h"
@@ -62,7 +63,9 @@ class Flight {
   bool passed() const { return end_.query(); }
   /// True if it is known to have ended well: later failures are not about it.
   bool ended_well() const { return ended_well_.load(std::memory_order_acquire); }
-  void set_ended_well() { ended_well_.store(true, std::memory_order_release); }
+  void set_ended_well();
+  /// Ends an entry of the flight recorder once it is known to have ended well.
+  void end_with(const RecordedEntry& entry);
   /// Lets the stream wait until it is done. If the operation was issued on that stream, the tensors
   /// are let go: from there on they are in its order, as after any other work in it. For a captured
   /// operation only a stream of the same capture waits: others are ordered with the graph's
@@ -82,8 +85,9 @@ class Flight {
   c10::Event end_{kAccelerator};
   const c10::Stream caller_;
   std::atomic<bool> ended_well_{false};
-  std::mutex mutex_;
+  std::mutex mutex_;  // guards the members below
   Held held_;
+  RecordedEntry entry_;
 };
 using FlightPtr = std::shared_ptr<Flight>;
 

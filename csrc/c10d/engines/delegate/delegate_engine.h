@@ -27,6 +27,7 @@ class DelegateEngine final : public Engine {
   const BackendPtr& inner() const { return inner_; }
   std::string name() const override { return delegate_->kind().name; }
   bool is_on_devices() const override { return watch_ != nullptr; }
+  bool tells_itself() const override { return name() == "NCCL"; }
   /// All operations of torch.
   bool takes(const Request& request) const override { return static_cast<bool>(request.forward); }
   Selection explain(const Query& query) const override;

@@ -40,6 +40,7 @@ class NativeEngine final : public Engine {
   uint64_t submitted() const override { return calls_; }
 
   std::exception_ptr failure() const override { return group()->failure(); }
+  bool is_in_trouble() const override { return group()->is_in_trouble(); }
   void fail(const std::exception_ptr& why) override;
   /// Gives the group up here and on every peer. Idempotent.
   void abort() override;
