@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import logging
 import os
@@ -366,14 +367,16 @@ def test_a_rank_that_raises_writes_a_dump_too(tmp_path: Path) -> None:
 def _all_is_well(world: World) -> None:
     world.init()
     dist.all_reduce(torch.ones(1))
-    assert any("fc-recorder" in name for name in _threads())
+    # A thread has its name soon after it is there.
+    until(lambda: any("fc-recorder" in name for name in _threads()), "the recorder's thread")
     dist.destroy_process_group()
     fastcomm._C.flight_recorder_dump(False, False)
 
 
 def _threads() -> Iterator[str]:
     for task in Path("/proc/self/task").iterdir():
-        yield (task / "comm").read_text()
+        with contextlib.suppress(OSError):  # it has just ended
+            yield (task / "comm").read_text()
 
 
 def test_no_dump_where_nothing_fails(tmp_path: Path) -> None:

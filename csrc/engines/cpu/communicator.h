@@ -71,8 +71,8 @@ class Communicator final : public Driven, public std::enable_shared_from_this<Co
   /// True once the group was given up here or by a peer, or a peer has died; not because it was
   /// left. Changes nothing.
   bool is_in_trouble() const;
-  /// The same as failure() for a call, `name`, that this object does not carry out. It sees a peer's failure or
-  /// death that was raised before the call (given_up_before).
+  /// The same as failure() for a call, `name`, that this object does not carry out. It sees a
+  /// peer's failure or death that was raised before the call (given_up_before).
   std::exception_ptr failure_before(const char* name);
   /// For joint work of the ranks outside of an operation, `name`: gives the group up and returns
   /// the reason, once a needed rank has been gone, dead or failed for a while, since `since`. The
