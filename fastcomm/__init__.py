@@ -35,6 +35,8 @@ if TYPE_CHECKING:  # what _MODULE_OF says, and public modules, for type checkers
     from fastcomm._gradients.fused import fused_all_reduce_ as fused_all_reduce_
     from fastcomm._gradients.shards import fused_reduce_scatter_ as fused_reduce_scatter_
     from fastcomm._gradients.shards import gather_shards_ as gather_shards_
+    from fastcomm._launch.launch import LaunchError as LaunchError
+    from fastcomm._launch.launch import launch as launch
     from fastcomm._native import NativeLibraryError as NativeLibraryError
     from fastcomm._native import is_available as is_available
     from fastcomm._use import use as use
@@ -60,6 +62,7 @@ _MODULE_OF = {
         "errors",
     ),
     **dict.fromkeys(("NativeLibraryError", "is_available"), "_native"),
+    **dict.fromkeys(("LaunchError", "launch"), "_launch.launch"),
     **dict.fromkeys(("clip_grad_norm_", "combined_norm", "fused_all_reduce_"), "_gradients.fused"),
     **dict.fromkeys(("empty", "is_shared"), "_distributed.memory"),
     **dict.fromkeys(("fused_reduce_scatter_", "gather_shards_"), "_gradients.shards"),

@@ -14,8 +14,10 @@ from support.patience import ENDS
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES += sorted((ROOT / "docs" / "frameworks").glob("*.md"))
 LONGEST = 130  # lines of the front page
-OTHERS = ("accelerate", "transformers")  # an example that imports one needs it
+# An example that imports one of them needs it.
+OTHERS = ("accelerate", "cloudpickle", "deepspeed", "lightning", "torchmetrics", "transformers")
 
 
 def examples() -> list[tuple[str, str, str]]:
@@ -27,13 +29,14 @@ def examples() -> list[tuple[str, str, str]]:
     ]
 
 
-TOGETHER = [example for example in examples() if "torchrun" in example[2].splitlines()[0]]
+TOGETHER = [example for example in examples() if "started by: " in example[2].splitlines()[0]]
 ALONE = [example for example in examples() if example not in TOGETHER]
 
 
 def skip_without(code: str) -> None:
     for name in OTHERS:
-        used = re.search(rf"^(from|import) {name}\b", code, re.MULTILINE)
+        used = re.search(rf"^(from|import) {name}\b", code, re.MULTILINE) is not None
+        used |= name == "cloudpickle" and "fastcomm.launch(" in code
         if used and importlib.util.find_spec(name) is None:
             pytest.skip(f"{name} is not installed")
 
@@ -43,12 +46,13 @@ def test_there_are_examples() -> None:
 
 
 @pytest.mark.parametrize(("page", "name", "code"), TOGETHER, ids=[name for _, name, _ in TOGETHER])
-def test_an_example_runs_under_torchrun(page: str, name: str, code: str, tmp_path: Path) -> None:
+def test_an_example_runs_on_ranks(page: str, name: str, code: str, tmp_path: Path) -> None:
     skip_without(code)
     (tmp_path / f"{name}.py").write_text(code)
-    (words,) = re.findall(r"started by: torchrun (.*)", code.splitlines()[0])
+    ((program, words),) = re.findall(r"started by: (torchrun|fastcomm) (.*)", code.splitlines()[0])
+    module = {"torchrun": "torch.distributed.run"}.get(program, program)
     result = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", *words.split()],
+        [sys.executable, "-m", module, *words.split()],
         cwd=tmp_path,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -59,7 +63,7 @@ def test_an_example_runs_under_torchrun(page: str, name: str, code: str, tmp_pat
     assert result.returncode == 0, result.stderr
     # What two ranks print at once may share a line, also with the Trainer's {'eval_loss': ...}.
     said = dict(re.findall(r"rank (\d): (.+?)(?=rank \d: |\{|\n|$)", result.stdout))
-    ranks = int(words.split()[1])
+    ranks = int((re.findall(r"--nproc\S* (\d)", words) or ["2"])[0])
     assert sorted(said) == [str(rank) for rank in range(ranks)], result.stdout
     if name == "mismatch":
         assert all("all_reduce, sequence 0" in text and "1000" in text for text in said.values())
@@ -71,7 +75,7 @@ def test_an_example_runs_under_torchrun(page: str, name: str, code: str, tmp_pat
 
 @pytest.mark.parametrize(("page", "name", "code"), ALONE, ids=[name for _, name, _ in ALONE])
 def test_an_example_runs_alone(page: str, name: str, code: str, tmp_path: Path) -> None:
-    if "backward()" in code:
+    if "backward()" in code and "fastcomm.launch(" not in code:
         code += "assert all(parameter.grad is not None for parameter in model.parameters())\n"
     (tmp_path / f"{name}.py").write_text(code)
     command = [sys.executable, f"{name}.py"]
