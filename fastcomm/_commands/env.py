@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fastcomm import _build, _native
+from fastcomm._commands import crowding
 from fastcomm._commands.common import guarded, is_ready
 from fastcomm._version import __version__
 
@@ -23,7 +24,8 @@ def main(argv: Sequence[str]) -> int:
 def _env(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="fastcomm env",
-        description="Print versions, the build, processor, CUDA devices and settings in force.",
+        description="Print versions, the build, processor, CUDA devices and settings in force; "
+        "as one of several local ranks, also whether they crowd the machine.",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(
@@ -66,7 +68,7 @@ def settings_text(style: str) -> str:
 
 
 def collect() -> dict[str, Any]:
-    """Return versions, build, processor, CUDA devices and settings.
+    """Return versions, build, processor, CUDA devices, warnings and settings.
 
     Where several CUDA devices are visible, their access to each other's memory is tried, once per
     process. Where the native library does not load, ``native`` says why.
@@ -95,6 +97,8 @@ def collect() -> dict[str, Any]:
     found["usable cores"] = native.usable_cores()
     found["instruction set"] = native.reduce_isa()
     found["CUDA devices"] = _cuda_devices(native)
+    if crowded := crowding.warnings_here():
+        found["warnings"] = crowded
     found["settings"] = native.environment()
     found["set in the environment"] = {
         name: value
@@ -133,6 +137,8 @@ def format_text(found: dict[str, Any]) -> str:
         if isinstance(value, dict):
             lines.append(f"{name}:")
             lines.extend(f"  {key} = {item}" for key, item in value.items())
+        elif name == "warnings":
+            lines.extend(f"warning: {line}" for line in value)
         else:
             lines.append(f"{name}: {value}")
     return "\n".join(lines)

@@ -5,23 +5,38 @@ from __future__ import annotations
 import argparse
 import os
 import runpy
+import signal
 import sys
 from collections.abc import Sequence
 
 from fastcomm import _register
-from fastcomm._commands.common import is_ready
+from fastcomm._commands.common import guarded, is_ready, positive
+
+WITH_VALUE = ("--nproc", "--nproc-per-node", "--nproc_per_node")
 
 
 def build_parser() -> argparse.ArgumentParser:
     """The command line of run, for its help: what follows the script's name is the script's."""
     parser = argparse.ArgumentParser(
         prog="fastcomm run",
-        usage="fastcomm run [-h] {script.py | -m module} [argument ...]",
+        usage="fastcomm run [-h] [--nproc N [--bind]] {script.py | -m module} [argument ...]",
         description="Run a script as python would, with fastcomm in place of torch's own: "
         "torch.nn.parallel and torch.cuda.comm are fastcomm's, and init_process_group and "
         "new_group take fastcomm where the script asks for gloo and, on a machine without GPUs, "
         "for nccl.",
-        epilog="For several ranks: torchrun --nproc-per-node 2 -m fastcomm run script.py",
+        epilog="Under torchrun: torchrun --nproc-per-node 2 -m fastcomm run script.py",
+    )
+    parser.add_argument(
+        *WITH_VALUE,
+        dest="ranks",
+        type=positive,
+        metavar="N",
+        help="start N ranks on this host, as torchrun would; without it this process is the one",
+    )
+    parser.add_argument(
+        "--bind",
+        action="store_true",
+        help="bind each of them to cores of its own: whole ones, of one NUMA node if possible",
     )
     parser.add_argument("script", nargs="?", metavar="script.py", help="the script to run")
     parser.add_argument("-m", dest="module", metavar="module", help="or a module, as python -m")
@@ -37,21 +52,72 @@ def main(argv: Sequence[str]) -> int:
     machine without GPUs, where it says nccl. With GPUs a script that asks for NCCL gets it. Workers
     that it starts by multiprocessing or ``torch.multiprocessing`` follow, whatever the start
     method.
+
+    With ``--nproc`` processes are started that do this, each as a rank. The exit status is that of
+    the rank that failed first, 128 and its number for a signal, 130 for Ctrl-C, or 0.
     """
-    as_module = list(argv[:1]) == ["-m"]
-    rest = list(argv[1:] if as_module else argv)
+    own, words = _split(argv)
+    parser = build_parser()
+    options = parser.parse_args(own)  # ends for --help, or an option that is not there
+    as_module = words[:1] == ["-m"]
+    rest = words[1:] if as_module else words
     if not rest:
-        build_parser().error("-m needs a module" if as_module else "there is no script to run")
+        parser.error("-m needs a module" if as_module else "there is no script to run")
     if rest[0].startswith("-"):
-        build_parser().parse_args(rest[:1])  # --help, or an option that is not there
-        build_parser().error(f"{rest[0]} is no script")
+        parser.error(f"{rest[0]} is no module")
+    if options.bind and options.ranks is None:
+        parser.error("--bind needs --nproc")
 
     if not as_module and not os.path.isfile(rest[0]):
         print(f"fastcomm run: there is no file {rest[0]}", file=sys.stderr)
         return 2
     if not is_ready("fastcomm run"):
         return 2
+    if options.ranks is not None:
+        return guarded("fastcomm run", lambda: _ranks(words, options.ranks, options.bind))
+    return _script(rest, as_module)
 
+
+def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return this command's own options, and the script or -m with what follows it."""
+    words = list(argv)
+    own: list[str] = []
+    while words and words[0].startswith("-") and words[0] != "-m":
+        own.append(words.pop(0))
+        if own[-1] in WITH_VALUE and words:
+            own.append(words.pop(0))
+    return own, words
+
+
+def _ranks(words: Sequence[str], ranks: int, bind: bool) -> int:
+    """Start ranks that run a script each, wait for them, and return the exit status."""
+    from fastcomm._launch import errors, processes
+    from fastcomm._machine import division, topology
+
+    def end(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)  # ends the ranks, too
+
+    signal.signal(signal.SIGTERM, end)
+    outcome = processes.run(
+        processes.Task(words=["fastcomm", "run", *words], runs=True),
+        division.divide(topology.cpus(), ranks, topology.quota()),
+        bind=bind,
+        environment={},
+        interrupted_s=processes.OTHERS_S,
+    )
+    if not outcome.failures:
+        return 0
+    told = errors.in_order(outcome.failures)
+    for failure in told:
+        print(f"fastcomm run: rank {failure.rank}: {failure.text}", file=sys.stderr)
+    if outcome.ended:
+        others = ", ".join(map(str, outcome.ended))
+        print(f"fastcomm run: ended because of that: rank {others}", file=sys.stderr)
+    return told[0].status
+
+
+def _script(rest: Sequence[str], as_module: bool) -> int:
+    """Run a script, or a module, in this process."""
     from fastcomm._take_over import take_over
 
     take_over()
@@ -62,7 +128,7 @@ def main(argv: Sequence[str]) -> int:
             f"and so is a process group that asks for {_taken()}",
             file=sys.stderr,
         )
-    sys.argv = rest
+    sys.argv = list(rest)
     if as_module:
         sys.path.insert(0, os.getcwd())
         runpy.run_module(rest[0], run_name="__main__", alter_sys=True)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from support.patience import ENDS
+from support.patience import ENDS, has_ended, until
 
+from fastcomm._machine import division, topology
 from fastcomm._take_over import instead_of
 
 
@@ -220,3 +224,87 @@ def test_workers_follow_and_other_programs_do_not(tmp_path: Path) -> None:
         "torch spawn: fastcomm fastcomm.comm True",
     ]
     assert told.count("fastcomm run: ") == 1
+
+
+RANKS = """
+import json, os, signal, sys, time
+cores = sorted(os.sched_getaffinity(0))
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+names = ("LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "OMP_NUM_THREADS")
+found = {name: os.environ[name] for name in names}
+every = [None, None]
+dist.all_gather_object(every, [dist.get_backend(), found, cores, sys.argv[1:], __name__])
+dist.destroy_process_group()
+if os.environ["RANK"] == "0":
+    print(json.dumps(every))
+    sys.exit(int(sys.argv[2]))
+time.sleep(float(sys.argv[3]))
+"""
+
+
+def ranks(folder: Path, *words: str, status: int = 0) -> tuple[Any, str]:
+    (folder / "ranks.py").write_text(RANKS)
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    ended = subprocess.run(
+        [sys.executable, "-m", "fastcomm", "run", *words],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=environment,
+        timeout=ENDS,
+    )
+    assert ended.returncode == status, ended.stderr
+    return json.loads(ended.stdout), ended.stderr
+
+
+def test_it_starts_ranks_itself_and_binds_them(tmp_path: Path) -> None:
+    shares = division.divide(topology.cpus(), 2, topology.quota())
+    words = ["--nproc", "2", "--bind", "ranks.py", "--nproc", "0", "0"]
+    said, told = ranks(tmp_path, *words)
+    for rank, (backend, found, cores, arguments, name) in enumerate(said):
+        assert (backend, name, arguments) == ("fastcomm", "__main__", ["--nproc", "0", "0"])
+        assert cores == list(shares[rank].cpus)
+        assert found == {
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": "2",
+            "LOCAL_WORLD_SIZE": "2",
+            "OMP_NUM_THREADS": str(shares[rank].threads),
+        }
+    assert told.count("fastcomm run: ") == 1
+
+
+def test_a_rank_that_fails_ends_the_others(tmp_path: Path) -> None:
+    begin = time.monotonic()
+    words = ["--nproc=2", "-m", "ranks", "x", "7", str(ENDS)]
+    said, told = ranks(tmp_path, *words, status=7)
+    assert time.monotonic() - begin < ENDS / 2
+    assert said[1][2] == sorted(os.sched_getaffinity(0))  # not bound
+    assert told.splitlines()[-2:] == [
+        "fastcomm run: rank 0: its process ended with status 7",
+        "fastcomm run: ended because of that: rank 1",
+    ]
+
+
+STUBBORN = """
+import os, pathlib, signal, time
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+pathlib.Path("new" + os.environ["RANK"]).write_text(str(os.getpid()))
+os.rename("new" + os.environ["RANK"], "pid" + os.environ["RANK"])
+time.sleep(300)
+"""
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_ranks_end_with_the_command(tmp_path: Path, number: signal.Signals, status: int) -> None:
+    (tmp_path / "stubborn.py").write_text(STUBBORN)
+    words = [sys.executable, "-m", "fastcomm", "run", "--nproc", "2", "stubborn.py"]
+    command = subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    pids = [tmp_path / "pid0", tmp_path / "pid1"]
+    until(lambda: all(pid.exists() for pid in pids), "the ranks do not start")
+    command.send_signal(number)
+    _, told = command.communicate(timeout=ENDS)
+    assert command.returncode == status, told
+    assert "Traceback" not in told
+    until(lambda: all(has_ended(int(pid.read_text())) for pid in pids), "ranks live on")

@@ -158,7 +158,7 @@ fastcomm.launch(work, ranks=1, backend=None)
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_ranks_end_with_their_parent(tmp_path: Path, number: signal.Signals) -> None:
     pytest.importorskip("cloudpickle")
     (tmp_path / "endless.py").write_text(ENDLESS)
