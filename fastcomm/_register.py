@@ -8,6 +8,7 @@ module imports nothing heavy, loads no native code, and never lets an exception 
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import warnings
@@ -20,7 +21,8 @@ NAME = "fastcomm"
 # A list: torch would walk through a string letter by letter. Listing the devices does not make
 # fastcomm their default backend; Gloo and NCCL keep that place.
 DEVICES = ["cpu", "cuda"]
-# Set by ``fastcomm run`` for the processes that its script starts through multiprocessing.
+# Set by ``fastcomm run`` for the processes that its script starts through multiprocessing, and as
+# ranks that run the script again: its absolute path, or -m and its module's name.
 RUN = "_FASTCOMM_RUN"
 
 
@@ -48,21 +50,34 @@ def autoload() -> None:
 
 
 def _is_a_worker() -> bool:
-    """Tell whether multiprocessing has started this program, by spawn or as its fork server."""
+    """Tell whether a script of ``fastcomm run`` has started this program as a worker or a rank.
+
+    Workers are what multiprocessing starts, by spawn or as its fork server. Ranks are the same
+    script or module, with LOCAL_RANK, which Lightning starts so.
+    """
     server = "from multiprocessing.forkserver import main"
     words = sys.orig_argv
-    return "--multiprocessing-fork" in words or any(word.startswith(server) for word in words)
+    if "--multiprocessing-fork" in words or any(word.startswith(server) for word in words):
+        return True
+    if "LOCAL_RANK" not in os.environ:
+        return False
+    flag, _, module = os.environ[RUN].partition(" ")
+    if flag == "-m":
+        return any(pair == ("-m", module) for pair in itertools.pairwise(words))
+    return any(os.path.abspath(word) == os.environ[RUN] for word in words[1:])
 
 
 def _follow() -> None:
     """Do in a worker what ``fastcomm run`` has done in its parent, once."""
-    del os.environ[RUN]  # before torch calls again from within; workers' children find it anew
+    script = os.environ.pop(
+        RUN
+    )  # before torch calls again from within; workers' children find it anew
     try:
         from fastcomm._take_over import take_over
 
         take_over()
     finally:
-        os.environ[RUN] = "1"
+        os.environ[RUN] = script
 
 
 def register() -> None:

@@ -121,7 +121,7 @@ def _script(rest: Sequence[str], as_module: bool) -> int:
     from fastcomm._take_over import take_over
 
     take_over()
-    os.environ[_register.RUN] = "1"
+    os.environ[_register.RUN] = f"-m {rest[0]}" if as_module else os.path.abspath(rest[0])
     if os.environ.get("RANK", "0") == "0":
         print(
             "fastcomm run: torch.nn.parallel and torch.cuda.comm are fastcomm's, "

@@ -308,3 +308,29 @@ def test_ranks_end_with_the_command(tmp_path: Path, number: signal.Signals, stat
     assert command.returncode == status, told
     assert "Traceback" not in told
     until(lambda: all(has_ended(int(pid.read_text())) for pid in pids), "ranks live on")
+
+
+AGAIN = """
+import os, subprocess, sys
+import torch.distributed as dist
+
+rank = int(os.environ.get("LOCAL_RANK", 0))
+if "LOCAL_RANK" not in os.environ:  # as Lightning starts the other ranks
+    words = ["-m", "again"] if sys.argv[2] == "module" else [os.path.abspath("again.py")]
+    other = subprocess.Popen(
+        [sys.executable, *words, *sys.argv[1:]], env={**os.environ, "LOCAL_RANK": "1"}
+    )
+dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=rank, world_size=2)
+dist.barrier()
+print(f"{dist.get_backend()}\\n", end="")
+dist.destroy_process_group()
+sys.exit(0 if rank else other.wait())
+"""
+
+
+@pytest.mark.parametrize("kind", ["script", "module"])
+def test_a_script_that_starts_itself_again_is_followed(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "again.py").write_text(AGAIN)
+    words = ["-m", "again"] if kind == "module" else ["again.py"]
+    said, _ = run(tmp_path, *words, str(tmp_path / "store"), kind)
+    assert said.split() == ["fastcomm", "fastcomm"]
