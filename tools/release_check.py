@@ -7,7 +7,7 @@ that use torch upwards (those below see neither). Last the CUDA flavour with the
 is compiled by nvcc, imported, and asked for ``env`` and ``explain``, without a device::
 
     python tools/release_check.py                     # everything
-    python tools/release_check.py --only release      # or one pair: --only 3.12; or --only cuda
+    python tools/release_check.py --only release      # or one pair: --only 3.12; frameworks; cuda
     python tools/release_check.py --record            # and write docs/release-check.json
 
 Needs the Pythons named in `PAIRS`, on PATH or in pyenv's folder, and nvcc. Every part runs even if
@@ -37,6 +37,8 @@ RECORD = ROOT / "docs" / "release-check.json"
 # The gate has 3.11 with 2.13, and with requirements/torch-newest.txt and CUDA.
 PAIRS = {"3.10": "torch==2.11.0", "3.12": "torch==2.12.0", "3.13": "torch==2.14.1"}
 TESTS = "tests/build tests/c10d tests/package"
+FRAMEWORKS = ROOT / "requirements" / "frameworks.txt"
+EXAMPLES = ["-m", "pytest", "tests/package/docs/test_docs.py", "-k", "example"]
 CUDA_PAIR = ("3.12", "torch==2.11.0")  # from the usual index, whose wheels have CUDA
 ENV, EXPLAIN = (["-m", "fastcomm", word] for word in ("env", "explain"))
 IMPORTED = """
@@ -99,6 +101,31 @@ def check_pair(version: str, torch: str) -> Any:
     return run(name, command, tree / "build" / "junit.xml", FASTCOMM_CUDA="0")
 
 
+def check_frameworks() -> Any:
+    """Run the examples in the documents where the frameworks that they use are installed.
+
+    An example that is skipped is a failure: then a framework of the list is not there.
+    """
+    name = "examples with frameworks"
+    tree = ROOT / "build" / "release" / "frameworks"
+    copy_tree.copy(tree)
+    make = ["make", "-C", str(tree), "build", f"PYTHON={sys.executable}", "VENV=.venv"]
+    done = run(name, make, None, FASTCOMM_CUDA="0")
+    own, results = str(tree / ".venv" / "bin" / "python"), tree / "build" / "junit.xml"
+    install = ["-m", "pip", "install", "-q", "-r", str(FRAMEWORKS)]
+    for words, options in (
+        (install, {"DS_BUILD_OPS": "0"}),
+        ([*EXAMPLES, f"--junitxml={results}"], {"DS_ACCELERATOR": "cpu"}),
+    ):
+        if done["status"] == 0:
+            next_one = run(name, [own, *words], results, tree, **options)
+            done = {**next_one, "seconds": done["seconds"] + next_one["seconds"]}
+    if done["tests"].get("skipped"):
+        print(f"==== {name}: {done['tests']['skipped']} skipped", flush=True)
+        done["status"] = done["status"] or 1
+    return done
+
+
 def check_cuda() -> Any:
     """Compile the CUDA flavour with the oldest torch, import it, and let it describe itself."""
     version, torch = CUDA_PAIR
@@ -135,7 +162,9 @@ def check_marked() -> Any:
 def main() -> int:
     """Run the parts; return the exit status."""
     parser = argparse.ArgumentParser(description="What must hold before a release.")
-    parser.add_argument("--only", choices=["release", *PAIRS, "cuda"], help="one part")
+    parser.add_argument(
+        "--only", choices=["release", *PAIRS, "frameworks", "cuda"], help="one part"
+    )
     parser.add_argument("--record", action="store_true", help=f"write {RECORD.relative_to(ROOT)}")
     options = parser.parse_args()
     parts = []
@@ -144,6 +173,8 @@ def main() -> int:
     for version, torch in PAIRS.items():
         if options.only in (None, version):
             parts.append(check_pair(version, torch))
+    if options.only in (None, "frameworks"):
+        parts.append(check_frameworks())
     if options.only in (None, "cuda"):
         parts.append(check_cuda())
     total = sum(part["seconds"] for part in parts)

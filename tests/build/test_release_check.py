@@ -58,3 +58,36 @@ def test_without_nvcc_or_python_the_cuda_flavour_is_no_success(
     monkeypatch.setattr("cuda_toolkit.find_cuda_home", lambda: home)
     assert release_check.check_cuda()["status"] == 1
     assert f"there is no {missing}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("statuses", "skipped", "status", "ran"),
+    [([0, 0, 0], 0, 0, 3), ([0, 0, 0], 2, 1, 3), ([2], 0, 2, 1), ([0, 1], 0, 1, 2)],
+)
+def test_an_example_that_is_skipped_is_no_success(
+    monkeypatch: pytest.MonkeyPatch, statuses: list[int], skipped: int, status: int, ran: int
+) -> None:
+    commands = []
+
+    def run(name: str, command: list[str], *_: object, **__: str) -> dict[str, object]:
+        commands.append(command)
+        tests = {"passed": 9, "skipped": skipped} if "pytest" in command else {}
+        return {
+            "name": name,
+            "status": statuses[len(commands) - 1],
+            "seconds": 1,
+            "tests": tests,
+        }
+
+    monkeypatch.setattr(release_check, "run", run)
+    monkeypatch.setattr(copy_tree, "copy", lambda target: None)
+    done = release_check.check_frameworks()
+    assert (done["status"], len(commands), done["seconds"]) == (status, ran, ran)
+
+
+def test_frameworks_are_pinned(root: Path) -> None:
+    lines = release_check.FRAMEWORKS.read_text().splitlines()
+    names = [line.partition("==")[0] for line in lines if not line.startswith("#")]
+    assert names == ["lightning", "deepspeed"]
+    pages = {path.stem for path in (root / "docs" / "frameworks").glob("*.md")}
+    assert set(names) <= pages
