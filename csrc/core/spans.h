@@ -1,5 +1,5 @@
-// Operations on a time axis, for a tool that shows them there (c10d/edge/span_tracks.h). Without one, an
-// operation costs a look at one word.
+// Operations on a time axis, for a tool that shows them there (c10d/edge/span_tracks.h). Without
+// one, an operation costs a look at one word.
 #pragma once
 
 #include <cstdint>

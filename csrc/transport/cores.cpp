@@ -69,8 +69,8 @@ int quota_cores(const std::string& root, const std::string& membership) {
 }
 
 int usable_cores() {
-  static const int cores = std::max(
-      1, std::min(affinity_cores(), quota_cores("/sys/fs/cgroup", "/proc/self/cgroup")));
+  static const int cores =
+      std::max(1, std::min(affinity_cores(), quota_cores("/sys/fs/cgroup", "/proc/self/cgroup")));
   return cores;
 }
 

@@ -44,7 +44,8 @@ def _first(folder: str, quota: int) -> dict[str, str]:
 def test_the_smallest_quota_counts(
     member: str, files: dict[str, str], cores: int, tmp_path: Path
 ) -> None:
-    _write(tmp_path, {"membership": member} | {f"root/{name}": text for name, text in files.items()})
+    mounted = {f"root/{name}": text for name, text in files.items()}
+    _write(tmp_path, {"membership": member} | mounted)
     found = _native.load().quota_cores(str(tmp_path / "root"), str(tmp_path / "membership"))
     assert found == cores
 
