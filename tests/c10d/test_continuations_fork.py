@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import select
 import signal
@@ -33,6 +34,9 @@ def _has_no_group() -> bool:
 
 
 def _continues(seconds: float) -> bool:
+    # A child that hangs or crashes says on standard error where.
+    faulthandler.enable()
+    faulthandler.register(signal.SIGALRM, chain=True)
     signal.alarm(int(seconds))
     return bool(_reduced().then(lambda done: done.value()[0][0].item()).wait() == 1)
 
@@ -84,5 +88,5 @@ def test_a_child_takes_no_lock_that_a_thread_of_its_parent_may_hold(world: World
             os.waitpid(child, 0)
     over.set()
     other.join()
-    assert set(ends) == {RIGHT}
+    assert set(ends) == {RIGHT}, f"child {len(ends)} of those that began ended with {ends[-1:]}"
     assert len(ends) > 50, "too few children began"

@@ -28,29 +28,36 @@ class GroupWork : public ::c10d::Work {
   virtual void end_with(const RecordedEntry& entry) {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
-      if (!completed_) {
+      if (!has_ended_) {
         entry_ = entry;
         return;
       }
     }
-    entry.end(exception_ == nullptr);  // which does not change any more
+    entry.end(has_succeeded_);  // which does not change any more
   }
 
  protected:
   GroupWork(int rank, ::c10d::OpType type, Continuations::Ptr continuations)
       : ::c10d::Work(rank, type), continuations_(std::move(continuations)) {}
 
-  /// As Work's.
+  /// As Work's. Who has waited for the work finds its entry ended.
   void finish(std::exception_ptr error = nullptr) {
+    RecordedEntry entry;
+    {
+      // end_with() had this lock before, and its entry is seen here; or it has it later, and ends
+      // the entry itself.
+      const std::lock_guard<std::mutex> lock(mutex_);
+      has_ended_ = true;
+      has_succeeded_ = error == nullptr;
+      entry = entry_;
+    }
+    entry.end(error == nullptr);
     ::c10d::Work::finish(std::move(error));
-    // With the lock, Work::finish() has marked the work as completed. end_with() had the lock
-    // before, and its entry is seen here; or it has it later, sees the mark, and leaves entry_ as
-    // it is.
-    entry_.end(exception_ == nullptr);
   }
 
  private:
-  RecordedEntry entry_;
+  RecordedEntry entry_;  // under mutex_, as what follows
+  bool has_ended_ = false, has_succeeded_ = false;
   const Continuations::Ptr continuations_;
 };
 
