@@ -71,4 +71,6 @@ def test_streams_of_groups_have_high_priority() -> None:
     for found in run_ranks(2, _streams):
         normal, high = zip(*found, strict=True)
         assert high[0] <= high[1] < high[2] < high[3], found
-        assert normal[:3] == (0, 0, 0), found  # torch calls back from futures on others
+        # The thread that completes futures calls back on another one of torch's pool, and may do so
+        # before or after the caller goes on.
+        assert normal[:2] == (0, 0) and normal[2] <= 1, found

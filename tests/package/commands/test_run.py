@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.interrupts import interruptible
 from support.patience import ENDS, has_ended, until
 
 from fastcomm._machine import division, topology
@@ -300,7 +301,8 @@ time.sleep(300)
 def test_ranks_end_with_the_command(tmp_path: Path, number: signal.Signals, status: int) -> None:
     (tmp_path / "stubborn.py").write_text(STUBBORN)
     words = [sys.executable, "-m", "fastcomm", "run", "--nproc", "2", "stubborn.py"]
-    command = subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    with interruptible():
+        command = subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     pids = [tmp_path / "pid0", tmp_path / "pid1"]
     until(lambda: all(pid.exists() for pid in pids), "the ranks do not start")
     command.send_signal(number)

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from support.interrupts import interruptible
 from support.patience import ENDS, has_ended, until
 
 import fastcomm
@@ -162,12 +163,13 @@ fastcomm.launch(work, ranks=1, backend=None)
 def test_ranks_end_with_their_parent(tmp_path: Path, number: signal.Signals) -> None:
     pytest.importorskip("cloudpickle")
     (tmp_path / "endless.py").write_text(ENDLESS)
-    parent = subprocess.Popen(
-        [sys.executable, str(tmp_path / "endless.py")],
-        env={**os.environ, "FC_FOLDER": str(tmp_path)},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    with interruptible():
+        parent = subprocess.Popen(
+            [sys.executable, str(tmp_path / "endless.py")],
+            env={**os.environ, "FC_FOLDER": str(tmp_path)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
     pid = tmp_path / "pid0"
     until(pid.exists, "the rank does not start")
     assert not has_ended(int(pid.read_text()))
