@@ -414,7 +414,11 @@ def _off(world: World) -> None:
     assert not any("fc-recorder" in name for name in _threads())
 
 
-@pytest.mark.parametrize("value", [None, "0", "many"])
+# torch 2.15 forms no group with what is no number.
+WRONG = ["many"] if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 15) else []
+
+
+@pytest.mark.parametrize("value", [None, "0", *WRONG])
 def test_off_means_no_entries(value: str | None) -> None:
     run_ranks(2, _off, environment={} if value is None else {"TORCH_FR_BUFFER_SIZE": value})
 
