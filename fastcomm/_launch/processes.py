@@ -166,7 +166,6 @@ def _start_one(rank: int, given: int, variables: dict[str, str], asks: bool) -> 
             if target is not None:
                 outputs.append(output.Output(target))
                 inner.callback(os.close, outputs[-1].inner)
-                variables.setdefault("PYTHONUNBUFFERED", "1")
             descriptors.append(outputs[-1].inner if target is not None else None)
         flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
         process = subprocess.Popen(

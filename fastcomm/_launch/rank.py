@@ -8,6 +8,7 @@ death of its parent and to its cores.
 from __future__ import annotations
 
 import ctypes
+import io
 import json
 import mmap
 import os
@@ -26,6 +27,7 @@ def main() -> None:
     head = task.readline()
     settings: dict[str, Any] = json.loads(head)
     die_with_parent(settings["parent"])
+    write_whole_lines()
     if cores := settings["cores"]:
         os.sched_setaffinity(0, cores[int(os.environ["LOCAL_RANK"])])
     sys.path[:] = settings["path"]  # before, this file's folder stands in it
@@ -37,6 +39,17 @@ def main() -> None:
     from fastcomm._launch.function import answer_with
 
     answer_with(memoryview(task)[len(head) :], answer, settings["backend"], settings["timeout"])
+
+
+def write_whole_lines() -> None:
+    """Have each line that is printed written at once and in one piece, whatever it goes to.
+
+    Ranks share a pipe or a file, where the pieces of their lines would mix: ``PYTHONUNBUFFERED``
+    writes each argument of ``print`` by itself, and a full buffer ends in the midst of a line.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True, write_through=False)
 
 
 def die_with_parent(parent: int) -> None:

@@ -86,12 +86,15 @@ def test_each_operation() -> None:
 def _asynchronous(world: World) -> None:
     backend = _backend(world)
     device = f"sim:{world.rank}"
+    backend.allreduce([torch.ones(1, device=device)]).wait()  # forms what later calls go through
+    order = dist.FileStore(os.path.join(world.directory, "order"), world.size)
     if world.rank == 1:
-        time.sleep(0.3)
+        order.wait(["rank 0 has looked"])
     data = torch.ones(3, device=device)
     works = [backend.allreduce([data])]
     if world.rank == 0:
         assert not works[0].is_completed() and data.tolist() == [1] * 3
+        order.set("rank 0 has looked", "")
     works.append(backend.broadcast([torch.ones(2, device=device)]))
     future = works[1].get_future().then(lambda done: done.value()[0].sum().item())
     assert future.wait() == 2
