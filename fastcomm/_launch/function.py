@@ -44,7 +44,7 @@ def answer_with(
     with contextlib.suppress(OSError, ValueError, AttributeError):
         faulthandler.enable()
     _run(task, send, backend, timeout_s)
-    _end()
+    end_process()
 
 
 def _run(
@@ -95,8 +95,8 @@ def _is_of_another(error: BaseException) -> bool:
     return isinstance(error, (*others, errors.CollectiveTimeoutError))
 
 
-def _end() -> NoReturn:
-    """End the process as the interpreter does, except for the interpreter itself.
+def end_process() -> NoReturn:
+    """End this process as the interpreter does, except for the interpreter itself.
 
     torch does not let go of a Gloo group that DDP has used. A thread of it that asks for the GIL
     while the interpreter ends aborts the process.

@@ -144,15 +144,14 @@ def _start(
         with open(given, "wb", closefd=False) as file:
             file.write(json.dumps(head).encode() + b"\n" + task.function)
         for rank, share in enumerate(shares):
-            variables = {**os.environ, **_variables(rank, len(shares), port), **environment}
-            variables.setdefault("OMP_NUM_THREADS", str(share.threads))
-            variables.setdefault("GLOO_SOCKET_IFNAME", "lo")
-            ranks.append(_start_one(rank, given, variables, asks=not task.runs))
+            settings = {**os.environ, **variables(rank, len(shares), port), **environment}
+            settings.setdefault("OMP_NUM_THREADS", str(share.threads))
+            ranks.append(_start_one(rank, given, settings, asks=not task.runs))
     finally:
         os.close(given)
 
 
-def _start_one(rank: int, given: int, variables: dict[str, str], asks: bool) -> Rank:
+def _start_one(rank: int, given: int, settings: dict[str, str], asks: bool) -> Rank:
     with contextlib.ExitStack() as inner:
         answers, passed = None, [given]
         if asks:
@@ -170,7 +169,7 @@ def _start_one(rank: int, given: int, variables: dict[str, str], asks: bool) -> 
         flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
         process = subprocess.Popen(
             [sys.executable, *flags, str(_PROGRAM), *map(str, (*passed, -1)[:2])],
-            env=variables,
+            env=settings,
             pass_fds=passed,
             stdin=subprocess.DEVNULL if asks else None,
             stdout=descriptors[0],
@@ -182,7 +181,7 @@ def _start_one(rank: int, given: int, variables: dict[str, str], asks: bool) -> 
     return started
 
 
-def _variables(rank: int, ranks: int, port: int) -> dict[str, str]:
+def variables(rank: int, ranks: int, port: int) -> dict[str, str]:
     """Return the variables of ``init_method="env://"``, with a store that the parent hosts."""
     return {
         "RANK": str(rank),
@@ -192,6 +191,8 @@ def _variables(rank: int, ranks: int, port: int) -> dict[str, str]:
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
+        # All ranks are on this machine; without it Gloo may warn that it cannot resolve its name.
+        "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
     }
 
 

@@ -14,8 +14,6 @@ import contextlib
 import multiprocessing
 import os
 import pickle
-import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -25,6 +23,9 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
+from fastcomm._launch.function import end_process
+from fastcomm._launch.processes import variables
+from fastcomm._launch.rank import die_with_parent
 from fastcomm._measure.rank import Rank, run_function
 
 # A rank that has returned must also exit: threads that keep it alive are a fault worth reporting.
@@ -130,10 +131,10 @@ def launch(
             started, pipes = start(size)
             processes += started
             for rank, pipe in enumerate(pipes):
-                pipe.send((function, _rank_environment(rank, size, store.port), args))
+                pipe.send((function, variables(rank, size, store.port), args))
         for rank in range(0 if start is not None else size):
             pipe, child_pipe = context.Pipe()
-            settings = _rank_environment(rank, size, store.port)
+            settings = variables(rank, size, store.port)
             spawned = context.Process(
                 target=_rank_main,
                 args=(function, Rank(rank, size, child_pipe), settings, args),
@@ -203,46 +204,12 @@ def _receive(rank: int, pipe: Connection, process: Process) -> tuple[str, int, A
     return kind, when, payload
 
 
-def _rank_environment(rank: int, size: int, port: int) -> dict[str, str]:
-    """The variables of ``init_method="env://"`` with a store hosted by the parent."""
-    return {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(size),
-        "LOCAL_WORLD_SIZE": str(size),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "TORCHELASTIC_USE_AGENT_STORE": "True",
-        # All ranks are on this machine; without it Gloo may warn that it cannot resolve its name.
-        "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
-    }
-
-
 def _rank_main(
     function: Callable[..., Any], rank: Rank, settings: dict[str, str], args: tuple[Any, ...]
 ) -> None:
     """Body of a rank's process."""
-    threading.Thread(target=_die_with_parent, daemon=True).start()
-    run_function(function, rank, settings, args)
-    _end_process()
-
-
-def _end_process() -> None:
-    """End this process without taking the interpreter down, once its threads have ended.
-
-    torch does not let go of a Gloo group that DDP has used, destroyed or not. A thread of it that
-    asks for the GIL while the interpreter ends aborts the process.
-    """
-    for thread in threading.enumerate():
-        if thread is not threading.current_thread() and not thread.daemon:
-            thread.join()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
-
-
-def _die_with_parent() -> None:
     parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+    assert parent is not None and parent.pid is not None
+    die_with_parent(parent.pid)
+    run_function(function, rank, settings, args)
+    end_process()
