@@ -156,7 +156,11 @@ def plain_wheel(builds: list[Path], native: Path, package_version: str) -> Path:
     class WithBuilds(build_py):
         def run(self) -> None:
             super().run()
-            folder = Path(self.build_lib, "fastcomm", "_builds")
+            package = Path(self.build_lib, "fastcomm")
+            # What a build in the sources has left would go before all that the wheel brings.
+            for own in (*package.glob("_C.*.so"), package / "_build_info.py"):
+                own.unlink(missing_ok=True)
+            folder = package / "_builds"
             folder.mkdir(parents=True)
             shutil.copy(native, folder / NATIVE)
             for build in builds:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -12,6 +13,8 @@ import pytest
 import torch
 import torch_releases
 import wheels
+
+import fastcomm
 
 MINOR = wheels.minor_of(torch.__version__)
 FOLDER = wheels.folder_of(torch.__version__)
@@ -57,6 +60,23 @@ def test_each_supported_torch_is_in_a_wheel_once() -> None:
     newest = torch_releases.newest_known()
     assert minors[0] == "2.11" and wheels.releases()[-1] == newest
     assert minors == [f"2.{minor}" for minor in range(11, int(minors[-1].split(".")[1]) + 1)]
+
+
+def test_a_build_in_the_sources_stays_out_of_the_wheel(
+    root: Path, package_copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(root / name, package_copy)
+    for name in ("_build_info.py", "_C.some.so"):
+        (package_copy / "fastcomm" / name).touch()
+    monkeypatch.chdir(package_copy)
+    monkeypatch.setattr(wheels, "PLACE", tmp_path / "place")
+    native = tmp_path / wheels.NATIVE
+    native.touch()
+    wheel = wheels.plain_wheel([], native, fastcomm.__version__)
+    names = zipfile.ZipFile(wheel).namelist()
+    assert f"fastcomm/_builds/{wheels.NATIVE}" in names and "fastcomm/_build.py" in names
+    assert not {"fastcomm/_build_info.py", "fastcomm/_C.some.so"} & set(names)
 
 
 @pytest.mark.release
