@@ -305,7 +305,6 @@ void end_entry(size_t id, bool well) noexcept {
 }
 
 std::atomic<size_t> g_groups{0};
-std::atomic<bool> g_has_group{false};
 
 }  // namespace
 
@@ -317,7 +316,7 @@ std::unique_ptr<RecordedGroup> RecordedGroup::create(int rank, std::vector<uint6
   std::unique_ptr<RecordedGroup> group(
       new RecordedGroup(std::move(members), std::move(in_trouble)));
   Dumps::instance().add(group.get(), &group->in_trouble_, global);
-  g_has_group.store(true, std::memory_order_relaxed);  // for the end of the program
+  any_.store(true, std::memory_order_relaxed);
   return group;
 }
 
@@ -367,7 +366,7 @@ std::optional<std::string> write_flight_recorder() {
 }
 
 void finish_flight_recorder() noexcept {
-  if (forked_from_endpoint() || !g_has_group.load(std::memory_order_relaxed)) return;
+  if (forked_from_endpoint() || !RecordedGroup::any()) return;
   warning([] {
     Dumps& dumps = Dumps::instance();
     if (!dumps.writes_failures()) return;

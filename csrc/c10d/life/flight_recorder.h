@@ -56,6 +56,8 @@ class RecordedGroup {
   static std::unique_ptr<RecordedGroup> create(int rank, std::vector<uint64_t> members,
                                                std::function<bool()> in_trouble);
   ~RecordedGroup();
+  /// Whether there has ever been one in this process: a look at one word.
+  static bool any() noexcept { return any_.load(std::memory_order_relaxed); }
   RecordedGroup(const RecordedGroup&) = delete;
   RecordedGroup& operator=(const RecordedGroup&) = delete;
 
@@ -68,6 +70,8 @@ class RecordedGroup {
  private:
   RecordedGroup(std::vector<uint64_t> members, std::function<bool()> in_trouble);
 
+  // Relaxed: who issues a call has got its group from the thread that made it.
+  static inline std::atomic<bool> any_{false};
   const size_t id_;
   const std::vector<uint64_t> members_;
   const std::function<bool()> in_trouble_;

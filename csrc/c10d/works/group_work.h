@@ -42,20 +42,25 @@ class GroupWork : public ::c10d::Work {
 
   /// As Work's. Who has waited for the work finds its entry ended.
   void finish(std::exception_ptr error = nullptr) {
+    // A work that gets an entry was issued after a group had become a recorded one.
+    if (RecordedGroup::any()) end_entry(error == nullptr);
+    ::c10d::Work::finish(std::move(error));
+  }
+
+ private:
+  void end_entry(bool well) {
     RecordedEntry entry;
     {
       // end_with() had this lock before, and its entry is seen here; or it has it later, and ends
       // the entry itself.
       const std::lock_guard<std::mutex> lock(mutex_);
       has_ended_ = true;
-      has_succeeded_ = error == nullptr;
+      has_succeeded_ = well;
       entry = entry_;
     }
-    entry.end(error == nullptr);
-    ::c10d::Work::finish(std::move(error));
+    entry.end(well);
   }
 
- private:
   RecordedEntry entry_;  // under mutex_, as what follows
   bool has_ended_ = false, has_succeeded_ = false;
   const Continuations::Ptr continuations_;
