@@ -66,7 +66,9 @@ std::optional<py::dict> explain(const FastcommBackend& backend, const std::strin
   if (serving == route.end()) return std::nullopt;
   const Engine& engine = **serving;
   Selection selection = engine.explain(query);
-  if (!backend.traits().native) selection.reason = backend.traits().why_not_native;
+  if (&engine == &backend.engines().host() && !backend.traits().native) {
+    selection.reason = backend.traits().why_not_native;
+  }
   const bool kernels_declined = std::any_of(route.begin(), serving, [](const Engine* earlier) {
     return earlier->is_native() && earlier->is_on_devices();
   });

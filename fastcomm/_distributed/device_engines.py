@@ -1,4 +1,4 @@
-"""Torch's backends for tensors on a type of device, in a group of one host.
+"""Torch's backends for tensors on a type of device.
 
 ``csrc/c10d/choose/choose.h`` asks at a group's first tensor on such a device. NCCL for "cuda",
 where this torch has it; tests register their own.
@@ -66,6 +66,12 @@ def known(device_type: str) -> bool:
 def name_of(device_type: str) -> str | None:
     """Return the name of the backend for devices of this type, None without one."""
     return _factories[device_type].name if device_type in _factories else None
+
+
+def besides() -> str:
+    """Return what serves tensors on the devices of this process in a group of Gloo's, in words."""
+    seen = [(kind, each.name) for kind, each in _factories.items() if each.count()]
+    return "".join(f"; tensors on {kind} go to {name}, if all ranks have it" for kind, name in seen)
 
 
 def identify(device: torch.device) -> str:

@@ -97,8 +97,10 @@ def explain(
     explanation = Explanation(
         operation, answer["native"], answer["algorithm"], answer["bytes"], answer["reason"]
     )
-    if explanation.native and device not in ("cpu", "meta") and not on_device:
-        reason = f"{explanation.reason}; copied from and to {device} through the host's memory"
+    if device not in ("cpu", "meta") and not on_device:
+        reason = explanation.reason
+        if explanation.native:
+            reason += f"; copied from and to {device} through the host's memory"
         if not decided and (other := _device_engines.name_of(device)) is not None:
             reason += f", unless the first collective finds that {other} serves every rank"
         explanation = replace(explanation, reason=reason)

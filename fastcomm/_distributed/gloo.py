@@ -17,6 +17,8 @@ from typing import Any
 
 import torch.distributed as dist
 
+from fastcomm._distributed import device_engines
+
 logger = logging.getLogger("fastcomm")
 
 _NO_PORT = 9  # nothing is sent
@@ -66,10 +68,11 @@ def form(
         hosts = f". {describe(places, address)}" if several else ""
         # Before Gloo: where that finds no way to a rank, it says so after minutes.
         logger.warning(
-            "fastcomm: this group of %d ranks runs on Gloo, not on shared memory: %s%s",
+            "fastcomm: this group of %d ranks runs on Gloo, not on shared memory: %s%s%s",
             size,
             why,
             hosts,
+            device_engines.besides(),
         )
     if address is None:
         return dist.ProcessGroupGloo(store, rank, size, timeout=timeout)

@@ -45,7 +45,7 @@ bool are_together(at::TensorList tensors) {
                      [&](const at::Tensor& each) { return each.device() == tensors[0].device(); });
 }
 
-/// The reason why none of our kernels serves such devices here; "" if one may.
+/// The reason why none of our kernels serves such devices, if ranks share memory; "" if one may.
 std::string why_no_kernels(c10::Device device, int size) {
 #if defined(FC_DEVICES)
   if (environment().route == "nccl") return "FASTCOMM_ROUTE=nccl";
@@ -146,15 +146,20 @@ Engines::Engines(std::shared_ptr<Communicator> group, GroupContext context,
   host_route_.push_back(native_);
 }
 
-Engines::Engines(DelegateEngine::BackendPtr whole, GroupContext context, const std::string& label)
-    : context_(std::move(context)),
-      host_(std::make_unique<DelegateEngine>(std::move(whole), gloo_delegate(), context_, label)),
-      host_route_{host_.get()} {}
+Engines::Engines(DelegateEngine::BackendPtr whole, GroupContext context, const std::string& label,
+                 c10::intrusive_ptr<::c10d::Store> store)
+    : context_(std::move(context)), store_(std::move(store)) {
+  auto engine =
+      std::make_unique<DelegateEngine>(std::move(whole), gloo_delegate(), context_, label);
+  whole_ = engine.get();
+  host_ = std::move(engine);
+  host_route_.push_back(whole_);
+}
 
 Engine* Engines::choose(const Request& request) {
   const at::TensorList tensors = request.decisive();
   const bool host = tensors.empty() || tensors[0].is_cpu() || tensors[0].is_meta() ||
-                    native_ == nullptr || Continuations::here().depth != 0 ||
+                    Continuations::here().depth != 0 ||
                     (request.is_over_list() && !are_together(tensors));
   if (!host && request.is_message()) return engine_of_message(tensors[0]);
   for (Engine* const engine : host ? host_route_ : route_for(tensors[0])) {
@@ -164,7 +169,7 @@ Engine* Engines::choose(const Request& request) {
 }
 
 Engines::Route Engines::route_of(c10::Device device) const {
-  if (device.is_cpu() || device.is_meta() || native_ == nullptr) return host_route_;
+  if (device.is_cpu() || device.is_meta()) return host_route_;
   const Slot* slot = type_of(device).find(device);
   return slot == nullptr ? Route{} : slot->route;
 }
@@ -185,9 +190,7 @@ at::Tensor Engines::shared_empty(c10::Device device, at::IntArrayRef sizes, at::
   return {};
 }
 
-bool Engines::may_coalesce() const {
-  return native_ != nullptr && g_device_backends.any && g_device_backends.any();
-}
+bool Engines::may_coalesce() const { return g_device_backends.any && g_device_backends.any(); }
 
 const Engines::Route& Engines::route_for(const at::Tensor& tensor) {
   Type& type = type_of(tensor.device());
@@ -200,7 +203,7 @@ const Engines::Route& Engines::route_for(const at::Tensor& tensor) {
 Engine* Engines::engine_of_message(const at::Tensor& tensor) {
   Type& type = type_of(tensor.device());
   if (Engine* engine = type.messages.load(std::memory_order_acquire)) return engine;
-  Engine* engine = native_;
+  Engine* engine = host_.get();
   if (known(tensor.device())) {
     const std::string problem = made(type, tensor.device());
     if (!problem.empty()) throw Error(ErrorCode::kSystem, problem);
@@ -223,12 +226,9 @@ const Engines::Slot& Engines::agree(Type& type, c10::Device device) {
   const size_t number = type.slots.size();  // written under deciding_, too
   const std::vector<Vote> votes = this->votes(device, number);
   const std::string why_not = Vote::why_no_backend(votes);
-  Engine* engine = native_;
+  Engine* engine = host_.get();
   if (why_not.empty()) {
-    const std::string problem = made(type, device);
-    if (!problem.empty()) {  // the others have theirs
-      std::rethrow_exception(native_->group()->failed("forming", ErrorCode::kSystem, problem));
-    }
+    confirm(made(type, device));
     engine = type.delegate.get();
   }
   if (number == 0) type.messages.store(engine, std::memory_order_release);
@@ -342,9 +342,11 @@ std::string Engines::made(Type& type, c10::Device device) {
         c10::make_intrusive<::c10d::PrefixStore>(concat("device/", type_name(device), "/"), store_);
     auto one = g_device_backends.make(device, store, context_.rank, context_.size,
                                       context_.options->timeout);
-    type.delegate =
-        std::make_unique<DelegateEngine>(std::move(one.backend), device_delegate(one.name),
-                                         context_, native_->group()->label(), native_->group());
+    Beside beside;
+    if (native_ != nullptr) beside.memory = native_->group();
+    if (whole_ != nullptr) beside.whole = whole_->delegate();
+    type.delegate = std::make_unique<DelegateEngine>(
+        std::move(one.backend), device_delegate(one.name), context_, label(), std::move(beside));
     return "";
   } catch (const std::exception&) {
     return concat("the backend for tensors on ", type_name(device),
@@ -354,13 +356,42 @@ std::string Engines::made(Type& type, c10::Device device) {
 
 std::vector<Engines::Vote> Engines::votes(c10::Device device, size_t number) {
   const int size = context_.size;
-  const Vote mine(device, size);
+  Vote mine(device, size);
+  if (native_ == nullptr) set_text(mine.why_not_direct, "the ranks do not all share memory");
   std::vector<Vote> votes(static_cast<size_t>(size));
-  native_->gather_bytes(&mine, votes.data(), sizeof(Vote),
-                        mix(mix(0x76f1, static_cast<uint64_t>(device.type())), number),
-                        concat("to agree what serves tensors on ", type_name(device), ", device ",
-                               number, " of each rank"));
+  const std::string purpose = concat("to agree what serves tensors on ", type_name(device),
+                                     ", device ", number, " of each rank");
+  if (native_ == nullptr) {
+    whole_->gather_bytes(&mine, votes.data(), sizeof(Vote));
+  } else {
+    native_->gather_bytes(&mine, votes.data(), sizeof(Vote),
+                          mix(mix(0x76f1, static_cast<uint64_t>(device.type())), number), purpose);
+  }
   return votes;
+}
+
+void Engines::confirm(const std::string& problem) {
+  if (native_ != nullptr) {  // which tells the others
+    if (problem.empty()) return;
+    std::rethrow_exception(native_->group()->failed("forming", ErrorCode::kSystem, problem));
+  }
+  struct Text {
+    char text[kTextBytes] = {};
+  };
+  Text mine;
+  set_text(mine.text, problem);
+  std::vector<Text> all(static_cast<size_t>(context_.size));
+  whole_->gather_bytes(&mine, all.data(), sizeof(Text));
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank].text[0] == '\0') continue;
+    std::rethrow_exception(whole_->delegate()->give_up(
+        {"forming", Request::kNoRank, whole_->submitted()}, ErrorCode::kSystem,
+        concat("rank ", rank, ": ", static_cast<const char*>(all[rank].text))));
+  }
+}
+
+const std::string& Engines::label() const {
+  return native_ != nullptr ? native_->group()->label() : whole_->delegate()->label();
 }
 
 std::vector<Engine*> Engines::others() const {

@@ -8,7 +8,8 @@
 //                                  device, if every rank has one and the ranks' devices differ,
 //                                  else shared memory, copy by copy
 //   ... issued by continuations    shared memory
-//   ranks that share no memory     another backend, for everything
+//   ranks that share no memory     another of torch's backends for the host's memory; on a device
+//                                  a backend as above, else the same one
 //
 // The ranks agree on the engine for collectives with tensors on a device at the group's first one
 // there, in the order in which its operations are issued, and for ever. If kernels serve a rank's
@@ -74,8 +75,9 @@ class Engines {
   /// For ranks that share memory. No other thread waits in the store.
   Engines(std::shared_ptr<Communicator> group, GroupContext context,
           c10::intrusive_ptr<::c10d::Store> store);
-  /// For other ranks: `whole` does everything.
-  Engines(DelegateEngine::BackendPtr whole, GroupContext context, const std::string& label);
+  /// For other ranks: `whole` does everything, except where a backend for a device does it.
+  Engines(DelegateEngine::BackendPtr whole, GroupContext context, const std::string& label,
+          c10::intrusive_ptr<::c10d::Store> store);
 
   /// The engine that takes a call; nullptr if none does. The first collective on a device may wait
   /// for the other ranks. Raises the failure of the group.
@@ -134,6 +136,10 @@ class Engines {
   std::string made(Type& type, c10::Device device);
   /// `number` counts this rank's devices that have been agreed on.
   std::vector<Vote> votes(c10::Device device, size_t number);
+  /// Gives the group up, and raises, if any rank could not make its backend: `problem`, or "".
+  void confirm(const std::string& problem);
+  /// The start of the group's warnings.
+  const std::string& label() const;
 #if defined(FC_DEVICES)
   /// With windows on the devices, or else in the host's memory. Raises Error, the same on every
   /// rank, if neither works.
@@ -147,7 +153,9 @@ class Engines {
   const c10::intrusive_ptr<::c10d::Store> store_;
   std::vector<std::unique_ptr<Engine>> registered_;
   std::unique_ptr<Engine> host_;
-  NativeEngine* native_ = nullptr;  // the host's, if ranks share memory
+  // The host's, as the one or the other.
+  NativeEngine* native_ = nullptr;   // if ranks share memory
+  DelegateEngine* whole_ = nullptr;  // else
   Route host_route_;
   std::mutex deciding_;        // one thread agrees; held while it waits for others
   mutable std::mutex making_;  // for moments

@@ -57,7 +57,10 @@ FastcommBackend::FastcommBackend(const c10::intrusive_ptr<::c10d::Store>& store,
     bootstrap.label = label;
     Formed formed = form_group(bootstrap, rank, size, deadline_after(timeout));
     traits_ = std::move(formed.traits);
-    if (formed.group == nullptr) return;
+    if (formed.group == nullptr) {
+      lane_store_ = std::move(lane_store);
+      return;
+    }
     formed.group->set_label(label);
     engines_ = std::make_unique<Engines>(std::move(formed.group), context(), std::move(lane_store));
     begin_record();
@@ -86,7 +89,7 @@ FastcommBackend::~FastcommBackend() {
 
 void FastcommBackend::delegate_to(BackendPtr whole) {
   delegate_ = whole;
-  engines_ = std::make_unique<Engines>(std::move(whole), context(), label_);
+  engines_ = std::make_unique<Engines>(std::move(whole), context(), label_, std::move(lane_store_));
   begin_record();
 }
 

@@ -160,6 +160,7 @@ class FastcommBackend final : public ::c10d::Backend {
   const std::string label_;
   GroupTraits traits_;
   Continuations::Ptr continuations_;
+  c10::intrusive_ptr<::c10d::Store> lane_store_;  // until there are engines
   BackendPtr delegate_;
   std::unique_ptr<Engines> engines_;  // nullptr until the ranks have chosen
   Coalescing coalescing_;

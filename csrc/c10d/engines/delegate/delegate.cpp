@@ -117,14 +117,15 @@ std::exception_ptr Delegate::noted() const {
 }
 
 std::exception_ptr Delegate::failure() {
-  const auto own = noted();
-  if (own != nullptr || beside_ == nullptr) return own;
-  const auto other = beside_->failure();
+  if (const auto own = noted()) return own;
+  std::exception_ptr other;
+  if (beside_.memory != nullptr) other = beside_.memory->failure();
+  if (beside_.whole != nullptr) other = beside_.whole->failure();
   return other == nullptr ? nullptr : give_up(code_of(other), what_of(other));
 }
 
 std::exception_ptr Delegate::failed_before(const char* operation) {
-  if (beside_ != nullptr) static_cast<void>(beside_->failure_before(operation));
+  if (beside_.memory != nullptr) static_cast<void>(beside_.memory->failure_before(operation));
   failure();
   const std::lock_guard<std::mutex> lock(mutex_);
   if (failure_ == nullptr || left_) return failure_;
@@ -146,10 +147,12 @@ std::exception_ptr Delegate::lost(const Subject& subject, const std::exception_p
 
 std::exception_ptr Delegate::give_up(const Subject& subject, ErrorCode code,
                                      const std::string& what) {
-  if (beside_ == nullptr) return give_up(code, front(subject) + what);
+  std::exception_ptr error;
+  if (beside_.whole != nullptr) error = beside_.whole->give_up(subject, code, what);
   // The communicator may know of a peer that died, which tells more, and tells the others.
-  const auto error = beside_->failed(subject.operation, code, what);
-  return give_up(code_of(error), what_of(error));
+  if (beside_.memory != nullptr) error = beside_.memory->failed(subject.operation, code, what);
+  if (error != nullptr) return give_up(code_of(error), what_of(error));
+  return give_up(code, front(subject) + what);
 }
 
 std::exception_ptr Delegate::give_up(ErrorCode code, const std::string& text) {

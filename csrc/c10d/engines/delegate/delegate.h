@@ -30,6 +30,15 @@ DelegateKind gloo_delegate();
 /// One for tensors on a device, such as NCCL: its abort() ends what runs.
 DelegateKind device_delegate(std::string name);
 
+class Delegate;
+
+/// What serves the group's tensors in the host's memory, beside a backend for a device: the two
+/// fail together. At most one of both.
+struct Beside {
+  std::shared_ptr<Communicator> memory;  // which knows the rank to blame, and tells the others
+  std::shared_ptr<Delegate> whole;
+};
+
 /// Thread-safe.
 class Delegate {
  public:
@@ -41,10 +50,8 @@ class Delegate {
     std::string site = "";  // call_site()
   };
 
-  /// `beside`, if given, is the group's communicator in shared memory: the two fail together, and
-  /// it knows the rank to blame. Warnings of the group begin with `label`.
-  Delegate(::c10d::Backend& inner, DelegateKind kind, std::shared_ptr<Communicator> beside,
-           std::string label)
+  /// Warnings of the group begin with `label`.
+  Delegate(::c10d::Backend& inner, DelegateKind kind, Beside beside, std::string label)
       : inner_(&inner),
         kind_(std::move(kind)),
         beside_(std::move(beside)),
@@ -53,8 +60,7 @@ class Delegate {
         size_(inner.getSize()) {}
 
   const DelegateKind& kind() const { return kind_; }
-  /// nullptr if there is none.
-  const std::shared_ptr<Communicator>& beside() const { return beside_; }
+  const Beside& beside() const { return beside_; }
   const std::string& label() const { return label_; }
   int rank() const { return rank_; }
   int size() const { return size_; }
@@ -63,8 +69,8 @@ class Delegate {
   /// Warns on standard error of an operation that has been waited for, once that has taken long.
   void look_at_wait(WaitWarning& warning, const Subject& subject) const;
 
-  /// The reason why nothing can be submitted any more; nullptr while something can. If the
-  /// communicator beside it has failed, this has failed from here on, too.
+  /// The reason why nothing can be submitted any more; nullptr while something can. If what stands
+  /// beside it has failed, this has failed from here on, too.
   std::exception_ptr failure();
   /// The same, as a later call of `operation` reports it.
   std::exception_ptr failed_before(const char* operation);
@@ -94,7 +100,7 @@ class Delegate {
   std::mutex end_mutex_;
   ::c10d::Backend* inner_;  // nullptr once it goes; under end_mutex_
   const DelegateKind kind_;
-  const std::shared_ptr<Communicator> beside_;
+  const Beside beside_;
   const std::string label_;
   const int rank_, size_;
 };

@@ -1,5 +1,9 @@
 #include "c10d/engines/delegate/delegate_engine.h"
 
+#include <ATen/ops/empty.h>
+
+#include <cstring>
+
 #include "c10d/life/exception.h"
 #include "core/call_site.h"
 #include "transport/fork.h"
@@ -9,7 +13,7 @@ namespace fastcomm {
 using ::c10d::OpType;
 
 DelegateEngine::DelegateEngine(BackendPtr inner, DelegateKind kind, GroupContext context,
-                               std::string label, std::shared_ptr<Communicator> beside)
+                               std::string label, Beside beside)
     : Engine(std::move(context)),
       delegate_(
           std::make_shared<Delegate>(*inner, std::move(kind), std::move(beside), std::move(label))),
@@ -17,7 +21,7 @@ DelegateEngine::DelegateEngine(BackendPtr inner, DelegateKind kind, GroupContext
       coalesces_(inner_->supportsCoalescing()) {
   static const bool watched = [] { return watch_for_forks(), true; }();
   static_cast<void>(watched);
-  if (delegate_->beside() != nullptr) watch_ = std::make_unique<DeviceWatch>(delegate_);
+  if (!delegate_->kind().blocks) watch_ = std::make_unique<DeviceWatch>(delegate_);
 }
 
 DelegateEngine::~DelegateEngine() {
@@ -78,6 +82,21 @@ WorkPtr DelegateEngine::started(DelegateWork::Call call, Milliseconds timeout, b
     if (watched) watch_->drop(entry);
     std::rethrow_exception(delegate_->failed(call.subject, std::current_exception()));
   }
+}
+
+void DelegateEngine::gather_bytes(const void* mine, void* all, size_t bytes) {
+  constexpr const char* kName = "forming";
+  const auto length = static_cast<int64_t>(bytes);
+  Tensors input{at::empty({length}, at::kByte)};
+  at::Tensor output = at::empty({length * size()}, at::kByte);
+  std::memcpy(input[0].data_ptr(), mine, bytes);
+  DelegateWork::Call call = this->call(kName, Request::kNoRank, OpType::_ALLGATHER_BASE, {});
+  if (const auto failure = delegate_->failed_before(kName)) std::rethrow_exception(failure);
+  ++sequence_;
+  started(std::move(call), timeout(), /*watched=*/false, [&] {
+    return inner_->_allgather_base(output, input[0]);
+  })->wait();
+  std::memcpy(all, output.data_ptr(), bytes * static_cast<size_t>(size()));
 }
 
 void DelegateEngine::monitored_barrier(const ::c10d::BarrierOptions& opts, bool wait_all_ranks) {

@@ -19,12 +19,14 @@ class DelegateEngine final : public Engine {
  public:
   using BackendPtr = c10::intrusive_ptr<::c10d::Backend>;
 
-  /// `beside`, if given, is the communicator of the group, whose devices the backend serves.
   DelegateEngine(BackendPtr inner, DelegateKind kind, GroupContext context, std::string label,
-                 std::shared_ptr<Communicator> beside = nullptr);
+                 Beside beside = {});
   ~DelegateEngine() override;
 
   const BackendPtr& inner() const { return inner_; }
+  const std::shared_ptr<Delegate>& delegate() const { return delegate_; }
+  /// Every rank's `bytes` in `all`, in order of rank: one operation of the group. Raises its error.
+  void gather_bytes(const void* mine, void* all, size_t bytes);
   std::string name() const override { return delegate_->kind().name; }
   bool is_on_devices() const override { return watch_ != nullptr; }
   bool tells_itself() const override { return name() == "NCCL"; }

@@ -101,9 +101,9 @@ void DeviceWatch::look(const Seen& pending, Milliseconds grace) {
 std::exception_ptr DeviceWatch::failure_of(const Seen& pending, Milliseconds grace) {
   if (const auto failure = delegate_->failure()) return failure;
   const char* first = pending.front().first->subject.operation;
-  {
+  if (const auto& memory = delegate_->beside().memory) {
     const std::lock_guard<std::mutex> lock(looking_);
-    delegate_->beside()->stalled(first, stalled_since_, awaited(pending, grace));
+    memory->stalled(first, stalled_since_, awaited(pending, grace));
   }
   if (const auto failure = delegate_->failure()) return failure;  // the first one, if any
   const auto now = Clock::now();
