@@ -31,6 +31,20 @@ class OnCpu(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
+def _streams_of_the_cpu(stream: type) -> type:
+    """Return what stands in for ``torch.Stream``, also behind ``isinstance``."""
+
+    class Kind(type):
+        def __instancecheck__(cls, instance: object) -> bool:
+            return isinstance(instance, stream)
+
+    class Stream(metaclass=Kind):
+        def __new__(cls, *arguments: Any, **named: Any) -> Any:
+            return stream(*arguments, **{"device": CPU, **named})
+
+    return Stream
+
+
 def _on_cpu(value: Any) -> Any:
     """Return the CPU for what names a device; so does an integer, where a device may be named."""
     if isinstance(value, torch.device):
@@ -70,7 +84,7 @@ def install(tests: Any) -> None:
     torch.cuda.current_device = lambda: 0
     if torch.version.cuda and not torch.cuda.is_available():
         # A stream of such a build is one of CUDA, which has no driver here.
-        torch.Stream = functools.partial(torch.Stream, device=CPU)
+        torch.Stream = _streams_of_the_cpu(torch.Stream)
     parallel = nn.parallel.DistributedDataParallel
     original = parallel.__init__
 
