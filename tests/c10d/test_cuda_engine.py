@@ -108,6 +108,7 @@ def _streams(world: World, turns: int) -> list[float]:
         with side:
             work.wait()
             doubled = data * 2
+        data.record_stream(side)  # which may not have read it when its future lets go of it
         done = work.get_future().then(lambda done: done.value()[0].sum())
         del data, work
         torch.full((700,), -1.0, device=device)  # memory that was freed

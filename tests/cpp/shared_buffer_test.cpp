@@ -109,7 +109,8 @@ CASE(quarantine) {
     tell(store, "left", rank);
     await(store, "left", kSize);
     const size_t all = endpoint.segment().mapping().bytes() - 4096;
-    EXPECT(error_of([&] { SharedBuffer(endpoint, all); }).empty(), "memory was not given back");
+    const std::string text = error_of([&] { SharedBuffer(endpoint, all); });
+    EXPECT(text.empty(), "memory was not given back: ", text);
   });
 }
 

@@ -75,9 +75,10 @@ std::function<bool()> ShmTransport::peers_are_gone() const {
   return [windows = windows_, seats = seats_, nonce = nonce_, rank = view_.rank] {
     for (int peer = 0; peer < static_cast<int>(seats.size()); ++peer) {
       if (peer == rank || seats[peer].process->dead->load()) continue;
-      if (windows[peer]->nonce.load() == nonce && windows[peer]->control.left.load() == 0) {
-        return false;
-      }
+      // In this order: once the peer has left, its window may be freed at any moment, and be zero
+      // or another group's. Who then sees no notice, sees another nonce, too.
+      if (windows[peer]->control.left.load() != 0) continue;
+      if (windows[peer]->nonce.load() == nonce) return false;
     }
     return true;
   };
