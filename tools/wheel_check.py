@@ -1,7 +1,7 @@
 """Install one wheel beside each torch, without a compiler, and run torch's own tests on it.
 
     python tools/wheel_check.py dist/fastcomm-...whl             # every release in the wheel
-    python tools/wheel_check.py WHEEL --torch 2.13.0 --record    # and write docs/wheels.json
+    python tools/wheel_check.py WHEEL --torch 2.13.0 --record    # and add it to docs/wheels.json
     python tools/wheel_check.py --table                          # what has been recorded
 
 Each torch has an environment of its own in ``build/wheel-check``, for the Python that runs this,
@@ -83,6 +83,19 @@ def minor_of(python: str) -> str:
     return python.rpartition(".")[0]
 
 
+def with_rows(
+    kept: list[dict[str, Any]], wheel: Path, found: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return a record with new rows; of this Python, only others of the very same file are kept."""
+    python = platform.python_version()
+    new = {"python": python, "wheel": wheel.name, "bytes": wheel.stat().st_size}
+    checked = {row["torch"] for row in found}
+    of_file = [row for made in kept if {**made, **new} == made for row in made["rows"]]
+    merged = [*found, *(row for row in of_file if row["torch"] not in checked)]
+    rest = [made for made in kept if made["python"] != python]
+    return [*rest, {**new, "rows": sorted(merged, key=lambda row: str(row["torch"]))}]
+
+
 def rows(recorded: list[dict[str, Any]], python: str) -> list[list[str]]:
     """Return what has been recorded for "3.11" as rows of the table; a row too if nothing has."""
     found = []
@@ -110,7 +123,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Check a wheel with every torch it serves.")
     parser.add_argument("wheel", type=Path, nargs="?")
     parser.add_argument("--torch", nargs="+", default=wheels.releases(), metavar="VERSION")
-    parser.add_argument("--record", action="store_true", help=f"write {RECORD.relative_to(ROOT)}")
+    parser.add_argument("--record", action="store_true", help=f"add to {RECORD.relative_to(ROOT)}")
     parser.add_argument("--table", action="store_true", help="print what has been recorded")
     parser.add_argument("--style", default="simple", help="of the table, in tabulate's words")
     options = parser.parse_args(arguments)
@@ -125,10 +138,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(json.dumps(row))
     if options.record:
         kept = json.loads(RECORD.read_text()) if RECORD.exists() else []
-        python = platform.python_version()
-        rest = [row for row in kept if row["python"] != python]
-        new = {"python": python, "wheel": wheel.name, "bytes": wheel.stat().st_size, "rows": found}
-        RECORD.write_text(json.dumps([*rest, new], indent=1) + "\n")
+        RECORD.write_text(json.dumps(with_rows(kept, wheel, found), indent=1) + "\n")
     return 0 if all(row["passed"] for row in found) else 1
 
 
