@@ -14,18 +14,14 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from support.flight import ON, VARIABLES, analysed, dump
+from support.flight import ON, analysed, dump
 from support.patience import until
 from support.ranks import World, run_outcomes, run_ranks
 
 import fastcomm
 from fastcomm.errors import CollectiveTimeoutError, PeerLostError, UnsupportedError
 
-
-@pytest.fixture(autouse=True)
-def _no_variables_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in VARIABLES:
-        monkeypatch.delenv(name, raising=False)
+pytestmark = pytest.mark.usefixtures("recorder_as_asked")
 
 
 def _parts(world: World) -> dict[str, Any]:

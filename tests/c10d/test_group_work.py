@@ -5,16 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.distributed as dist
-from support.flight import VARIABLES, dump
+from support.flight import dump
 from support.ranks import World, run_ranks
 
 CALLS = 4000
 
 
-@pytest.fixture(autouse=True)
-def _no_variables_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in VARIABLES:
-        monkeypatch.delenv(name, raising=False)
+pytestmark = pytest.mark.usefixtures("recorder_as_asked")
 
 
 def _entries_of_works(world: World) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from support.namespaces import Host, two_hosts, why_no_hosts
+from support.namespaces import Host
 from support.ranks import World, run_ranks
 from support.stores import join_over
 from torch.nn.parallel import DistributedDataParallel
@@ -81,14 +81,6 @@ def _on_two_hosts(world: World, hosts: list[Host], port: int) -> dict[str, Any]:
     report["weights"] = [weight.tolist() for weight in _train(world.rank)]
     dist.barrier()
     return report
-
-
-@pytest.fixture(scope="module")
-def hosts() -> Any:
-    if (reason := why_no_hosts()) is not None:
-        pytest.skip(reason)
-    with two_hosts() as pair:
-        yield pair
 
 
 @pytest.mark.parametrize("size", [2, 4])

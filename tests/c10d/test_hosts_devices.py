@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from support import ranks
 from support.caught import Caught, catch
-from support.namespaces import Host, two_hosts, why_no_hosts
+from support.namespaces import Host
 from support.ranks import World
 from support.stores import join_over
 
@@ -27,14 +27,6 @@ pytestmark = [pytest.mark.serial, pytest.mark.usefixtures("simulated")]  # netwo
 run_ranks = functools.partial(ranks.run_ranks, backend="cpu:fastcomm,sim:fastcomm")
 _made: list[Any] = []
 _said: list[str] = []
-
-
-@pytest.fixture(scope="module")
-def hosts() -> Any:
-    if (reason := why_no_hosts()) is not None:
-        pytest.skip(reason)
-    with two_hosts() as pair:
-        yield pair
 
 
 def _make(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:

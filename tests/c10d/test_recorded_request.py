@@ -10,16 +10,12 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from support.flight import ON, VARIABLES, analysed, dump
+from support.flight import ON, analysed, dump
 from support.ranks import World, run_ranks
 
 import fastcomm
 
-
-@pytest.fixture(autouse=True)
-def _no_variables_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in VARIABLES:
-        monkeypatch.delenv(name, raising=False)
+pytestmark = pytest.mark.usefixtures("recorder_as_asked")
 
 
 def _group() -> Any:
