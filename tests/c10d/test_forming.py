@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,8 @@ import torch
 import torch.distributed as dist
 from support.caught import Caught, catch
 from support.patience import SOON
-from support.ranks import World, run_ranks
+from support.ranks import World, run_outcomes, run_ranks
+from support.stores import join_over, tcp_store
 
 
 @pytest.mark.parametrize("sizes", [[2, 3], [3, 2], [3, 3, 4], [3, 2, 3]])
@@ -37,6 +39,23 @@ def _without_the_last(world: World) -> Caught | None:
     world.tell(f"rank {world.rank} is here")
     world.hear(f"rank {1 - world.rank} is here")
     return catch(lambda: world.init(forming=world.timeout))
+
+
+def _loses_the_store(world: World) -> Caught | None:
+    store = tcp_store(world)
+    if world.rank == 0:
+        world.hear("rank 1 begins")
+        os._exit(0)  # and the store with it
+    world.tell("rank 1 begins")
+    return catch(join_over, store, world)
+
+
+def test_a_store_that_goes_is_said_in_a_sentence() -> None:
+    caught = run_outcomes(2, _loses_the_store)[1].value
+    assert caught.kind == "CommunicationSystemError", caught
+    assert "the store failed: " in caught.text
+    assert "held by the first rank's process" in caught.text
+    assert "\n" not in caught.text and "frame #" not in caught.text
 
 
 def test_a_rank_that_does_not_come_is_named() -> None:

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "c10d/life/exception.h"
 #include "core/error.h"
 #include "core/wait_warning.h"
 
@@ -17,8 +18,13 @@ auto with_store(const Body& body) -> decltype(body()) {
     return body();
   } catch (const Error&) {  // raised by look_around
     throw;
-  } catch (const std::exception& error) {
-    throw Error(ErrorCode::kSystem, concat("the store failed: ", error.what()));
+  } catch (const std::exception&) {
+    const std::string text = what_of(std::current_exception());  // with a stack behind, sometimes
+    throw Error(
+        ErrorCode::kSystem,
+        concat("the store failed: ", text.substr(0, text.find('\n')),
+               " The store is held by the first rank's process, or by torchrun: see what it "
+               "did, and whether this host reaches it"));
   }
 }
 
