@@ -86,6 +86,10 @@ const std::vector<Setting>& settings() {
              &Environment::wait_warning_s,
              "seconds of waiting after which a rank says on standard error whom it waits for: once "
              "a call, and at most once in twice that time; fractions are allowed. 0: never"),
+      number("FASTCOMM_LINK_TIMEOUT_S", "10", Limits{0, 1000 * 1000}, 1, 1,
+             &Environment::link_timeout_s,
+             "in groups of several hosts, seconds without an answer from another rank's host after "
+             "which it counts as cut off; a stopped process still answers. 0: never"),
       words("FASTCOMM_CALL_SITES", "off, on", &Environment::call_sites,
             "`on`: messages say at which line of the program each rank made its call "
             "([errors.md](errors.md))"),

@@ -15,7 +15,7 @@ struct Environment {
   bool peer_access = true, call_sites = false;
   uint64_t segment_bytes = 0, payload_bytes = 0, block_bytes = 0, window_bytes = 0, pool_bytes = 0;
   int64_t device_blocks = 0, spin_us = -1;
-  double wait_warning_s = 30;
+  double wait_warning_s = 30, link_timeout_s = 10;
 };
 
 struct Limits {

@@ -22,6 +22,20 @@ enum class ErrorCode : int {
   kForked = 8,           // used in a child of fork()
 };
 
+/// The code that a rank raises for a failure that a peer tells: the same on all ranks for the same
+/// cause, even if another rank noticed it first.
+inline ErrorCode as_told(ErrorCode cause) {
+  switch (cause) {
+    case ErrorCode::kMismatch:
+    case ErrorCode::kTimeout:
+    case ErrorCode::kPeerLost:
+    case ErrorCode::kPeerLeft:
+      return cause;
+    default:
+      return ErrorCode::kPoisoned;
+  }
+}
+
 class Error : public std::runtime_error {
  public:
   Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {}

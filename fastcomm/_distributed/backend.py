@@ -70,7 +70,7 @@ def create(options: Any, backend_options: object) -> FastcommBackend:
     if not backend.native:
         whole = dist.PrefixStore(f"gloo/{nonce:x}/", options.store)
         why = backend.why_not_native
-        backend.delegate_to(gloo.form(base, whole, rank, size, timeout, why))
+        backend.delegate_to(*gloo.form(base, whole, rank, size, timeout, why))
     announce(backend, label, timeout)
     return backend
 
@@ -148,7 +148,7 @@ def _descriptor_shortage(size: int) -> str:
         used = limit
     # The first group takes a segment, a pidfd, a socket and an event, and a socket and two
     # descriptors per peer. If it ends up on Gloo, Gloo takes size + 3 of its own, and more while it
-    # connects.
+    # connects, and the links of csrc/transport/tcp at most size + 2, after that.
     needed = 3 * size + 16
     if limit - used >= needed:
         return ""

@@ -46,7 +46,7 @@ class Place:
 
 def form(
     base: dist.Store, store: dist.Store, rank: int, size: int, timeout: timedelta, why: str
-) -> dist.ProcessGroupGloo:
+) -> tuple[dist.ProcessGroupGloo, str]:
     """Form the Gloo group; collective. The group's first rank warns, before Gloo connects.
 
     Gloo alone takes the interface that the host's name resolves to, which is a loopback interface
@@ -58,29 +58,32 @@ def form(
         store: the group's own.
         timeout: the group's.
         why: why the group is not on shared memory; for the warning.
+
+    Returns:
+        The group, and in words which ranks lie on which host; ``""`` if all lie on one.
     """
     timeout = _countable(timeout)
     places = _exchange(base, store, rank, size, timeout)
     several = len({place.network for place in places}) > 1
     own = places[rank]
     address = own_address(rank, places) if several and not own.chosen else None
+    hosts = describe(places) if several else ""
     if rank == 0:
-        hosts = f". {describe(places, address)}" if several else ""
         # Before Gloo: where that finds no way to a rank, it says so after minutes.
         logger.warning(
             "fastcomm: this group of %d ranks runs on Gloo, not on shared memory: %s%s%s",
             size,
             why,
-            hosts,
+            f". {hosts}. {interface_used(places, address)}" if several else "",
             device_engines.besides(),
         )
     if address is None:
-        return dist.ProcessGroupGloo(store, rank, size, timeout=timeout)
+        return dist.ProcessGroupGloo(store, rank, size, timeout=timeout), hosts
     options: Any = dist.ProcessGroupGloo._Options()
     options._devices = [dist.ProcessGroupGloo.create_device(hostname=address)]
     options._threads = 2  # for one device, as torch has it
     options._timeout = timeout
-    return dist.ProcessGroupGloo(store, rank, size, options)
+    return dist.ProcessGroupGloo(store, rank, size, options), hosts
 
 
 def _countable(timeout: timedelta) -> timedelta:
@@ -192,8 +195,8 @@ def _version(address: str) -> int:
     return ipaddress.ip_address(address).version
 
 
-def describe(places: list[Place], address: str | None) -> str:
-    """Say which ranks lie on which host, and what Gloo uses of the first rank's."""
+def describe(places: list[Place]) -> str:
+    """Say which ranks lie on which host."""
     hosts: dict[str, list[int]] = {}
     for rank, place in enumerate(places):
         hosts.setdefault(place.network, []).append(rank)
@@ -203,19 +206,22 @@ def describe(places: list[Place], address: str | None) -> str:
         another = "on another host, " if parts else "on "
         at = f" ({', '.join(place.addresses)})" if place.addresses else ""
         parts.append(f"{_ranks(ranks)} {another}{place.host}{at}")
+    return f"The ranks lie on {len(hosts)} hosts: {'; '.join(parts)}"
+
+
+def interface_used(places: list[Place], address: str | None) -> str:
+    """Say what Gloo uses of the first rank's interfaces, and how to choose another."""
     if places[0].chosen:
-        uses = f"Gloo uses GLOO_SOCKET_IFNAME={places[0].chosen} here"
-    elif address is not None:
-        uses = (
+        return f"Gloo uses GLOO_SOCKET_IFNAME={places[0].chosen} here"
+    if address is not None:
+        return (
             f"Gloo uses the interface with the address {address} here; "
             "set GLOO_SOCKET_IFNAME to the name of another one, if that is wrong"
         )
-    else:
-        uses = (
-            "no address is known at which the other hosts reach this one: if Gloo does not "
-            "connect, set GLOO_SOCKET_IFNAME to the name of the network interface, on every host"
-        )
-    return f"The ranks lie on {len(hosts)} hosts: {'; '.join(parts)}. {uses}"
+    return (
+        "no address is known at which the other hosts reach this one: if Gloo does not "
+        "connect, set GLOO_SOCKET_IFNAME to the name of the network interface, on every host"
+    )
 
 
 def _ranks(ranks: list[int]) -> str:

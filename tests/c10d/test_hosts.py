@@ -94,6 +94,8 @@ def test_two_hosts_run_on_gloo_and_say_so(hosts: list[Host], size: int) -> None:
         assert report["why"] == reports[0]["why"]
         assert "Gloo" in report["explain"]
         assert report["why"] in report["explain"]
+        for ranks in ("rank 0 on", "rank 1 on") if size == 2 else ("ranks 0, 1 on", "ranks 2, 3"):
+            assert ranks in report["explain"]
         assert report["weights"] == reports[0]["weights"]
     (warning,) = reports[0]["log"]
     assert warning.startswith("WARNING")

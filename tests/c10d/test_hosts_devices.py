@@ -15,6 +15,7 @@ import torch.distributed as dist
 from support import ranks
 from support.caught import Caught, catch
 from support.namespaces import Host
+from support.patience import SOON
 from support.ranks import World
 from support.stores import join_over
 
@@ -132,15 +133,39 @@ def test_operations_go_to_the_backend(hosts: list[Host], size: int) -> None:
 
 def _one_cannot(world: World, hosts: list[Host], port: int) -> list[Caught]:
     device = _init(world, hosts, port, _one_cannot_make)
-    caught = [catch(dist.all_reduce, torch.ones(3, device=device))]
-    return [*caught, catch(dist.all_reduce, torch.ones(3))]
+    x = torch.ones(3, device=device)
+
+    def reduce_until_told() -> None:  # the other one's backend waits for nobody
+        while True:
+            dist.all_reduce(x)
+
+    return [catch(reduce_until_told), catch(dist.all_reduce, torch.ones(3))]
 
 
 def test_a_rank_that_cannot_make_its_backend_fails_the_group(hosts: list[Host]) -> None:
-    for caught in run_ranks(2, _one_cannot, hosts, 29710):
-        assert [one.kind for one in caught] == ["CommunicationSystemError"] * 2, caught
-        assert "rank 1: the backend for tensors on sim could not be made" in caught[0].text
+    told = run_ranks(2, _one_cannot, hosts, 29710)
+    kinds = [[one.kind for one in caught] for caught in told]
+    assert kinds == [["GroupPoisonedError"] * 2, ["CommunicationSystemError"] * 2], told
+    assert "rank 1 (pid" in told[0][0].text and told[0][0].peer == 1
+    for caught in told:
+        assert "the backend for tensors on sim could not be made" in caught[0].text
         assert "no way out of this host" in caught[0].text
+
+
+def _one_cannot_send(world: World, hosts: list[Host], port: int) -> Caught:
+    x = torch.ones(3, device=_init(world, hosts, port, _one_cannot_make))
+    # The simulation's backend forms at once, so the other one waits elsewhere.
+    return catch(dist.all_reduce, x.cpu()) if world.rank == 0 else catch(dist.send, x, 0)
+
+
+def test_a_rank_that_cannot_make_its_backend_for_a_message_fails_the_group(
+    hosts: list[Host],
+) -> None:
+    told = run_ranks(2, _one_cannot_send, hosts, 29711)
+    assert [one.kind for one in told] == ["GroupPoisonedError", "CommunicationSystemError"], told
+    for caught in told:
+        assert "no way out of this host" in caught.text
+        assert caught.seconds < SOON
 
 
 def _late(world: World, hosts: list[Host], port: int) -> list[Caught]:

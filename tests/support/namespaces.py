@@ -164,3 +164,13 @@ def two_hosts() -> Iterator[list[Host]]:
     finally:
         for host in hosts:  # the interfaces go with them
             subprocess.run(["ip", "netns", "delete", host.namespace], capture_output=True)
+
+
+def cut(host: Host) -> None:
+    """Cut the cable at a host's end, without a word to either: packets are lost from here on."""
+    _ip("-n", host.namespace, "link", "set", host.interface, "down")
+
+
+def mend(host: Host) -> None:
+    """Connect the cable again; without the IPv6 address that the interface had."""
+    _ip("-n", host.namespace, "link", "set", host.interface, "up")

@@ -182,6 +182,7 @@ PROGRAMS = (
         *("csrc/transport/ipc/pool_blocks.cpp", ERROR),
     ),
     *tests("transport/test_shm.py", "shm shm_ends handshake forming shared_buffer", _PLAIN),
+    *tests("transport/test_peer_links.py", "peer_links", _WATCHED, "core", "transport"),
     Program(
         *("handshake_fuzz", "fuzz/test_handshake_fuzz.py", _BOUNDS),
         *((*CPU_LAYERS, "tests/fuzz/replay.cpp"), _FUZZ),

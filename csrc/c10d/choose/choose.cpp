@@ -6,9 +6,12 @@
 
 #include "c10d/choose/out_of_band.h"
 #include "c10d/life/exception.h"
+#include "c10d/life/store_bootstrap.h"
 #include "core/env.h"
 #include "core/signature.h"
 #include "core/tuning.h"
+#include "core/wait_warning.h"
+#include "transport/tcp/link_forming.h"
 
 namespace fastcomm {
 
@@ -30,6 +33,31 @@ constexpr uint64_t kSlotBytes = 64 * 1024;  // of short operations between devic
 template <size_t kBytes>
 void set_text(char (&to)[kBytes], const std::string& text) {
   std::memcpy(to, text.data(), std::min(text.size(), kBytes - 1));
+}
+
+/// Links with the other ranks of a group that share no memory; warns where some are missing.
+std::shared_ptr<PeerLinks> linked(const GroupContext& context,
+                                  const c10::intrusive_ptr<::c10d::Store>& store,
+                                  const std::string& label) {
+  constexpr Milliseconds kPatience{5000};
+  StoreBootstrap own(c10::make_intrusive<::c10d::PrefixStore>("links/", store));
+  own.label = label;
+  auto peers = connect_links(own, context.rank, context.size,
+                             deadline_after(context.options->timeout), kPatience);
+  const std::chrono::duration<double> silence(environment().link_timeout_s);
+  auto links = std::make_shared<PeerLinks>(context.rank, std::move(peers),
+                                           std::chrono::ceil<Milliseconds>(silence));
+  std::string missing;
+  for (const std::string& each : links->missing()) {
+    missing += concat(missing.empty() ? "" : ", ", each);
+  }
+  if (!missing.empty()) {
+    write_warning(label, concat("no TCP connection to ", missing, " could be made within ",
+                                kPatience.count() / 1000,
+                                " s beside Gloo's, maybe because of a firewall: if such a rank "
+                                "ends or is cut off, this rank may learn it late"));
+  }
+  return links;
 }
 
 std::string type_name(c10::Device device) {
@@ -149,8 +177,8 @@ Engines::Engines(std::shared_ptr<Communicator> group, GroupContext context,
 Engines::Engines(DelegateEngine::BackendPtr whole, GroupContext context, const std::string& label,
                  c10::intrusive_ptr<::c10d::Store> store)
     : context_(std::move(context)), store_(std::move(store)) {
-  auto engine =
-      std::make_unique<DelegateEngine>(std::move(whole), gloo_delegate(), context_, label);
+  auto engine = std::make_unique<DelegateEngine>(std::move(whole), gloo_delegate(), context_, label,
+                                                 Beside{}, linked(context_, store_, label));
   whole_ = engine.get();
   host_ = std::move(engine);
   host_route_.push_back(whole_);
@@ -205,8 +233,7 @@ Engine* Engines::engine_of_message(const at::Tensor& tensor) {
   if (Engine* engine = type.messages.load(std::memory_order_acquire)) return engine;
   Engine* engine = host_.get();
   if (known(tensor.device())) {
-    const std::string problem = made(type, tensor.device());
-    if (!problem.empty()) throw Error(ErrorCode::kSystem, problem);
+    make(type, tensor.device());
     engine = type.delegate.get();
   }
   // Unless the ranks have agreed meanwhile.
@@ -228,7 +255,7 @@ const Engines::Slot& Engines::agree(Type& type, c10::Device device) {
   const std::string why_not = Vote::why_no_backend(votes);
   Engine* engine = host_.get();
   if (why_not.empty()) {
-    confirm(made(type, device));
+    make(type, device);
     engine = type.delegate.get();
   }
   if (number == 0) type.messages.store(engine, std::memory_order_release);
@@ -334,10 +361,11 @@ std::unique_ptr<Engine> Engines::made_direct(c10::Device device, size_t number,
   return nullptr;
 }
 
-std::string Engines::made(Type& type, c10::Device device) {
-  const std::lock_guard<std::mutex> lock(making_);
-  if (type.delegate != nullptr) return "";
+void Engines::make(Type& type, c10::Device device) {
+  std::string problem;
   try {
+    const std::lock_guard<std::mutex> lock(making_);
+    if (type.delegate != nullptr) return;
     auto store =
         c10::make_intrusive<::c10d::PrefixStore>(concat("device/", type_name(device), "/"), store_);
     auto one = g_device_backends.make(device, store, context_.rank, context_.size,
@@ -347,11 +375,16 @@ std::string Engines::made(Type& type, c10::Device device) {
     if (whole_ != nullptr) beside.whole = whole_->delegate();
     type.delegate = std::make_unique<DelegateEngine>(
         std::move(one.backend), device_delegate(one.name), context_, label(), std::move(beside));
-    return "";
+    return;
   } catch (const std::exception&) {
-    return concat("the backend for tensors on ", type_name(device),
-                  " could not be made: ", what_of(std::current_exception()));
+    problem = concat("the backend for tensors on ", type_name(device),
+                     " could not be made: ", what_of(std::current_exception()));
   }
+  if (native_ != nullptr) {  // either tells the others
+    std::rethrow_exception(native_->group()->failed("forming", ErrorCode::kSystem, problem));
+  }
+  std::rethrow_exception(whole_->delegate()->give_up(
+      {"forming", Request::kNoRank, whole_->submitted()}, ErrorCode::kSystem, problem));
 }
 
 std::vector<Engines::Vote> Engines::votes(c10::Device device, size_t number) {
@@ -368,26 +401,6 @@ std::vector<Engines::Vote> Engines::votes(c10::Device device, size_t number) {
                           mix(mix(0x76f1, static_cast<uint64_t>(device.type())), number), purpose);
   }
   return votes;
-}
-
-void Engines::confirm(const std::string& problem) {
-  if (native_ != nullptr) {  // which tells the others
-    if (problem.empty()) return;
-    std::rethrow_exception(native_->group()->failed("forming", ErrorCode::kSystem, problem));
-  }
-  struct Text {
-    char text[kTextBytes] = {};
-  };
-  Text mine;
-  set_text(mine.text, problem);
-  std::vector<Text> all(static_cast<size_t>(context_.size));
-  whole_->gather_bytes(&mine, all.data(), sizeof(Text));
-  for (size_t rank = 0; rank < all.size(); ++rank) {
-    if (all[rank].text[0] == '\0') continue;
-    std::rethrow_exception(whole_->delegate()->give_up(
-        {"forming", Request::kNoRank, whole_->submitted()}, ErrorCode::kSystem,
-        concat("rank ", rank, ": ", static_cast<const char*>(all[rank].text))));
-  }
 }
 
 const std::string& Engines::label() const {

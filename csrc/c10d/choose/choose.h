@@ -132,12 +132,11 @@ class Engines {
   const Route& route_for(const at::Tensor& tensor);
   Engine* engine_of_message(const at::Tensor& tensor);
   const Slot& agree(Type& type, c10::Device device);
-  /// Makes the backend for a type, if there is none yet. Returns its problem, or "".
-  std::string made(Type& type, c10::Device device);
+  /// Makes the backend for a type, if there is none yet. If it cannot, gives the group up and
+  /// raises.
+  void make(Type& type, c10::Device device);
   /// `number` counts this rank's devices that have been agreed on.
   std::vector<Vote> votes(c10::Device device, size_t number);
-  /// Gives the group up, and raises, if any rank could not make its backend: `problem`, or "".
-  void confirm(const std::string& problem);
   /// The start of the group's warnings.
   const std::string& label() const;
 #if defined(FC_DEVICES)

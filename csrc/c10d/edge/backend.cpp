@@ -6,6 +6,8 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
+#include <system_error>
+#include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "c10d/edge/shared_tensor.h"
@@ -31,6 +33,15 @@ class WithoutGil {
  private:
   PyThreadState* state_;
 };
+
+/// Drops a backend that has failed on a thread of its own: Gloo's destructor waits for its threads,
+/// of which one may be in a send that ends with its timeout.
+void let_go_aside(FastcommBackend::BackendPtr backend) {
+  try {
+    std::thread([held = std::move(backend)]() mutable { held.reset(); }).detach();
+  } catch (const std::system_error&) {  // dropped here
+  }
+}
 
 /// Start of a warning of a part of a group: the group's words, and the ranks of the part.
 std::string label_of_part(const std::string& group, const std::vector<int>& ranks) {
@@ -74,6 +85,8 @@ FastcommBackend::~FastcommBackend() {
   // its group.
   const WithoutGil no_gil;
   record_.reset();  // whose thread asks the engines
+  const bool failed = !forked_from_endpoint() && engines_ != nullptr && delegate_ != nullptr &&
+                      engines_->host().is_in_trouble();
   if (forked_from_endpoint()) {
     if (engines_ != nullptr) {
       engines_->host().abandon();
@@ -84,12 +97,17 @@ FastcommBackend::~FastcommBackend() {
     continuations_->close();
   }
   engines_.reset();
+  if (failed) let_go_aside(std::move(delegate_));
   delegate_.reset();
 }
 
-void FastcommBackend::delegate_to(BackendPtr whole) {
+void FastcommBackend::delegate_to(BackendPtr whole, const std::string& hosts) {
   delegate_ = whole;
-  engines_ = std::make_unique<Engines>(std::move(whole), context(), label_, std::move(lane_store_));
+  if (!hosts.empty()) traits_.why_not_native += ". " + hosts;
+  translating([&] {
+    engines_ =
+        std::make_unique<Engines>(std::move(whole), context(), label_, std::move(lane_store_));
+  });
   begin_record();
 }
 

@@ -34,9 +34,10 @@ class FastcommBackend final : public ::c10d::Backend {
   ~FastcommBackend() override;
 
   const GroupTraits& traits() const { return traits_; }
-  /// Sets another backend, which does everything, if the ranks do not share memory. Before the
-  /// first call.
-  void delegate_to(BackendPtr whole);
+  /// Sets another backend, which does everything, if the ranks do not share memory. Collective;
+  /// before the first call. `hosts` says which ranks lie where, or is "". Waits for all ranks;
+  /// raises TorchError if one does not come, or the store fails.
+  void delegate_to(BackendPtr whole, const std::string& hosts);
   /// That backend; nullptr if the ranks share memory.
   const BackendPtr& delegate() const { return delegate_; }
   const Engines& engines() const { return *engines_; }

@@ -12,6 +12,7 @@
 #include "transport/fork.h"
 #include "transport/local/thread_transport.h"
 #include "transport/shm/forming.h"
+#include "transport/tcp/peer_links.h"
 
 namespace fastcomm {
 namespace {
@@ -141,6 +142,7 @@ void stop_progress() {
   const std::string how =
       failure.empty() ? "ended without destroying its process group" : "failed with " + failure;
   for (const auto& group : open_groups().all()) group->leave(how);
+  PeerLinks::leave_all(how);
 }
 
 }  // namespace fastcomm

@@ -235,19 +235,10 @@ void Communicator::warn_of_wait(const Operation& operation) {
 
 Communicator::Failure Communicator::told_by(int peer, const Subject& subject) const {
   const ControlBlock& control = peers_->control_block(peer);
-  auto cause = static_cast<ErrorCode>(control.cause);
+  const ErrorCode cause = as_told(static_cast<ErrorCode>(control.cause));
   int blamed = control.blamed;
-  // All ranks raise the same error for the same cause, even if another rank notices it first.
-  switch (cause) {
-    case ErrorCode::kMismatch:
-    case ErrorCode::kTimeout:
-    case ErrorCode::kPeerLost:
-    case ErrorCode::kPeerLeft:
-      break;
-    default:
-      cause = ErrorCode::kPoisoned;
-      if (blamed < 0) blamed = peer;  // a peer that another rank told passes the blame on
-  }
+  // A peer that another rank told passes the blame on.
+  if (cause == ErrorCode::kPoisoned && blamed < 0) blamed = peer;
   return {cause, blamed,
           where(subject, blamed) +
               concat(peers_->describe(peer), " gave the group up: ", control.reason),

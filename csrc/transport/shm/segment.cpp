@@ -40,10 +40,6 @@ Fd open_posix(std::string& why_not) {
 
 }  // namespace
 
-Fd::~Fd() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
 Mapping::Mapping(int fd, size_t bytes, bool check_header) : bytes_(bytes) {
   struct stat status{};
   FC_SYSCALL(fstat(fd, &status) == 0, "fstat of a shared memory segment");

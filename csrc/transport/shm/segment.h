@@ -16,28 +16,12 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <utility>
 
 #include "transport/control_block.h"
 #include "transport/doorbell.h"
+#include "transport/fd.h"
 
 namespace fastcomm {
-
-/// A file descriptor, closed on destruction.
-class Fd {
- public:
-  explicit Fd(int fd = -1) : fd_(fd) {}
-  Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Fd& operator=(Fd other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~Fd();
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
 
 /// The start of every segment.
 struct SegmentHeader {

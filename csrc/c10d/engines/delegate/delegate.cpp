@@ -4,6 +4,8 @@
 #include <c10/util/Exception.h>
 #include <c10/util/Logging.h>
 
+#include <algorithm>
+#include <cstring>
 #include <stdexcept>
 
 #include "c10d/life/exception.h"
@@ -43,10 +45,14 @@ bool of_arguments(const Delegate::Subject& subject, const std::exception_ptr& er
   }
 }
 
-/// The meaning of Gloo's text: a connection that ended for any reason, a wait, a barrier.
+/// The meaning of a backend's text: a wait, a barrier; a connection that ended for any reason, also
+/// since the other end's host did not answer.
 ErrorCode code_in(const std::string& text) {
-  if (says(text, {"imed out", "imeout", "monitoredBarrier"})) return ErrorCode::kTimeout;
-  if (says(text, {"closed", "reset by peer", "Broken pipe", "ECONNRESET"})) {
+  const bool connection = says(text, {"Connection timed out", "ETIMEDOUT"});
+  if (!connection && says(text, {"imed out", "imeout", "monitoredBarrier"})) {
+    return ErrorCode::kTimeout;
+  }
+  if (connection || says(text, {"closed", "reset by peer", "Broken pipe", "ECONNRESET"})) {
     return ErrorCode::kPeerLost;
   }
   return ErrorCode::kSystem;
@@ -56,14 +62,30 @@ const char* advice(ErrorCode code) {
   switch (code) {
     case ErrorCode::kTimeout:
       return ". Look what the other ranks are doing, or raise timeout=; this process group cannot "
-             "be "
-             "used any more";
+             "be used any more";
     case ErrorCode::kPeerLost:
-      return ". A rank died, or gave the group up: look at the others' output for the cause; this "
-             "process group cannot be used any more, create a new one";
+      return ". A rank died or gave the group up, or the network between hosts is cut: look at the "
+             "others' output for the cause; this process group cannot be used any more, create a "
+             "new one";
     default:
       return "; this process group cannot be used any more, create a new one";
   }
+}
+
+/// Gloo's "Timed out waiting 700ms for recv operation to complete" in our words; else the text.
+std::string in_own_words(const std::string& text) {
+  constexpr const char* kWaiting = "Timed out waiting ";
+  const size_t at = text.find(kWaiting);
+  if (at == std::string::npos) return text;
+  const size_t begin = at + std::strlen(kWaiting), end = text.find("ms", begin);
+  if (end == std::string::npos) return text;
+  return concat("did not end within ", text.substr(begin, end - begin), " ms");
+}
+
+/// A text of the group without its front, "[rank 0 of 2, ...] ".
+std::string without_front(const std::string& text) {
+  const size_t end = text.find("] ");
+  return text.rfind("[rank ", 0) == 0 && end != std::string::npos ? text.substr(end + 2) : text;
 }
 
 /// Removes the place in the backend's sources: "[/.../pair.cc:545] Connection closed".
@@ -99,10 +121,18 @@ std::string Delegate::front(const Subject& subject) const {
   return message_front(rank_, size_, subject.peer, subject.operation, subject.sequence);
 }
 
+std::string Delegate::late_ranks(const Subject& subject) const {
+  // Messages have no number of their own.
+  return links_ == nullptr || subject.peer >= 0 ? "" : links_->late_ranks(subject.sequence + 1);
+}
+
 void Delegate::look_at_wait(WaitWarning& warning, const Subject& subject) const {
   warning.look(Clock::now(), label_, [&](Clock::duration so_far) {
-    return front(subject) + concat(waited(so_far), " for ", kind_.name,
-                                   ", which does not say for which rank", at_site(subject.site),
+    const std::string late = late_ranks(subject);
+    std::string whom = concat(" for ", kind_.name, ", which does not say for which rank");
+    if (links_ != nullptr && subject.peer >= 0) whom = " for " + links_->describe(subject.peer);
+    if (!late.empty()) whom = concat("; ", late, ", this one ", subject.sequence + 1);
+    return front(subject) + concat(waited(so_far), whom, at_site(subject.site),
                                    ". See what the other ranks are doing");
   });
 }
@@ -124,6 +154,11 @@ std::exception_ptr Delegate::failure() {
   return other == nullptr ? nullptr : give_up(code_of(other), what_of(other));
 }
 
+bool Delegate::has_failed() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return failure_ != nullptr && !left_;
+}
+
 std::exception_ptr Delegate::failed_before(const char* operation) {
   if (beside_.memory != nullptr) static_cast<void>(beside_.memory->failure_before(operation));
   failure();
@@ -140,9 +175,23 @@ std::exception_ptr Delegate::lost(const Subject& subject, const std::exception_p
   if (const auto first = failure()) return first;  // which has ended this one, too
   const std::string text = what_of(error);
   const ErrorCode code = code_in(text);
+  if (links_ != nullptr && code != ErrorCode::kTimeout) {
+    // Gloo's connections end for many reasons, and do not say which.
+    if (links_->hears_soon()) return noted();
+    const auto left = links_->left();
+    if (!left.empty()) {
+      const auto& [peer, how] = left.front();
+      return give_up({subject.operation, peer, subject.sequence}, ErrorCode::kPeerLeft,
+                     concat(links_->describe(peer), " ", how, "; this operation needs it",
+                            at_site(subject.site)));
+    }
+  }
+  const std::string late = code == ErrorCode::kTimeout ? late_ranks(subject) : "";
   return give_up(
       subject, code,
-      concat(kind_.name, ": ", without_place(text), at_site(subject.site), advice(code)));
+      concat(kind_.name, ": ", in_own_words(without_place(text)), at_site(subject.site),
+             late.empty() ? "" : concat("; ", late, ", this rank ", subject.sequence + 1),
+             advice(code)));
 }
 
 std::exception_ptr Delegate::give_up(const Subject& subject, ErrorCode code,
@@ -152,26 +201,84 @@ std::exception_ptr Delegate::give_up(const Subject& subject, ErrorCode code,
   // The communicator may know of a peer that died, which tells more, and tells the others.
   if (beside_.memory != nullptr) error = beside_.memory->failed(subject.operation, code, what);
   if (error != nullptr) return give_up(code_of(error), what_of(error));
-  return give_up(code, front(subject) + what);
+  return give_up(Error(code, front(subject) + what), {code, subject.peer, rank_, what});
 }
 
 std::exception_ptr Delegate::give_up(ErrorCode code, const std::string& text) {
+  return give_up(Error(code, text), {code, -1, rank_, without_front(text)});
+}
+
+std::exception_ptr Delegate::give_up(const Error& error, const Notice& notice) {
   // Noted first: operations that end because of this find the reason.
-  if (note(Error(code, text))) {
+  if (note(error)) {
+    if (links_ != nullptr) links_->tell(notice);
     const std::lock_guard<std::mutex> lock(end_mutex_);
     try {
       if (inner_ != nullptr && kind_.end) kind_.end(*inner_);
-    } catch (const std::exception& error) {  // it has failed, and this is not the reason
-      LOG(WARNING) << "fastcomm: " << kind_.name << " could not be ended: " << error.what();
+    } catch (const std::exception& other) {  // it has failed, and this is not the reason
+      LOG(WARNING) << "fastcomm: " << kind_.name << " could not be ended: " << other.what();
     }
   }
   return noted();
+}
+
+void Delegate::hear(const Notice& notice) {
+  const ErrorCode code = as_told(notice.code);
+  int blamed = notice.blamed;
+  if (code == ErrorCode::kPoisoned && blamed < 0) blamed = notice.teller;
+  if (blamed == rank_) blamed = notice.teller;
+  std::string text;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    Subject about{"none", blamed, begun_};
+    if (!under_way_.empty()) {
+      about = *under_way_.front().subject;
+      about.peer = blamed;
+    }
+    text = front(about);
+  }
+  if (notice.teller != rank_) {
+    text += concat(links_->describe(notice.teller), " gave the group up: ");
+  }
+  give_up(Error(code, text + notice.text), notice);
+}
+
+void Delegate::begin(const Subject& subject, std::function<void(const std::exception_ptr&)> fail) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  under_way_.push_back({&subject, std::move(fail)});
+  begun_ = subject.sequence;
+}
+
+void Delegate::end(const Subject& subject) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = std::find_if(under_way_.begin(), under_way_.end(),
+                                  [&](const UnderWay& each) { return each.subject == &subject; });
+  if (found != under_way_.end()) under_way_.erase(found);
+}
+
+bool Delegate::end_late_ones(bool at_once) {
+  constexpr Milliseconds kGrace{100};    // to end by themselves
+  constexpr Milliseconds kOthers{2000};  // to begin, for those who have not seen the failure
+  std::list<UnderWay> late;
+  std::exception_ptr why;
+  Clock::duration since{};
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (failure_ == nullptr || left_) return false;  // then Gloo finishes what has begun
+    since = Clock::now() - failed_at_;
+    if (!at_once && since < kGrace) return true;
+    late.swap(under_way_);
+    why = failure_;
+  }
+  for (const UnderWay& each : late) each.fail(why);
+  return since < kOthers;
 }
 
 bool Delegate::note(const Error& error) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (failure_ != nullptr) return false;
   failure_ = std::make_exception_ptr(error);
+  failed_at_ = Clock::now();
   return true;
 }
 

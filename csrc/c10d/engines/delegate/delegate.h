@@ -4,6 +4,7 @@
 #include <atomic>
 #include <exception>
 #include <functional>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -12,6 +13,7 @@
 #include "core/error.h"
 #include "core/wait_warning.h"
 #include "engines/cpu/communicator.h"
+#include "transport/tcp/peer_links.h"
 
 namespace fastcomm {
 
@@ -50,11 +52,14 @@ class Delegate {
     std::string site = "";  // call_site()
   };
 
-  /// Warnings of the group begin with `label`.
-  Delegate(::c10d::Backend& inner, DelegateKind kind, Beside beside, std::string label)
+  /// Warnings of the group begin with `label`. By `links`, if it has any, the group learns of the
+  /// others' ends and failures.
+  Delegate(::c10d::Backend& inner, DelegateKind kind, Beside beside, std::string label,
+           std::shared_ptr<PeerLinks> links)
       : inner_(&inner),
         kind_(std::move(kind)),
         beside_(std::move(beside)),
+        links_(std::move(links)),
         label_(std::move(label)),
         rank_(inner.getRank()),
         size_(inner.getSize()) {}
@@ -66,13 +71,17 @@ class Delegate {
   int size() const { return size_; }
   /// "[rank 0 of 2, peer 1, recv, sequence 7] "
   std::string front(const Subject& subject) const;
+  /// The ranks that have not issued a collective, in words; "" where that is not known, or none.
+  std::string late_ranks(const Subject& subject) const;
   /// Warns on standard error of an operation that has been waited for, once that has taken long.
   void look_at_wait(WaitWarning& warning, const Subject& subject) const;
 
   /// The reason why nothing can be submitted any more; nullptr while something can. If what stands
   /// beside it has failed, this has failed from here on, too.
   std::exception_ptr failure();
-  /// The same, as a later call of `operation` reports it.
+  /// True if it has failed, not if it was just destroyed.
+  bool has_failed() const;
+  /// The failure, as a later call of `operation` reports it.
   std::exception_ptr failed_before(const char* operation);
   /// The error of an operation after `error`, which the backend raised. The group has failed from
   /// here on, unless the error is about arguments.
@@ -84,23 +93,43 @@ class Delegate {
   /// or an earlier one.
   std::exception_ptr give_up(const Subject& subject, ErrorCode code, const std::string& what);
   std::exception_ptr give_up(ErrorCode code, const std::string& text);
+  /// Gives the group up because of what the links tell.
+  void hear(const Notice& notice);
+  /// An operation begins, and has ended: what a failure from elsewhere is about. `fail` ends it,
+  /// and may find it gone.
+  void begin(const Subject& subject, std::function<void(const std::exception_ptr&)> fail);
+  void end(const Subject& subject);
+  /// Ends operations that are under way long after the group has failed, or at once: Gloo leaves a
+  /// send for which the socket had no room until its timeout. False if none can be left.
+  bool end_late_ones(bool at_once);
   /// From here on calls report that the group was destroyed, if nothing else.
   void leave(const Subject& subject);
   /// From here on nothing is ended: the backend is going away. Waits for an end that is under way.
   void forget();
 
  private:
+  /// Notes the failure, tells it, and ends the operations under way, unless an earlier one was
+  /// noted. Returns the first one.
+  std::exception_ptr give_up(const Error& error, const Notice& notice);
   bool note(const Error& error);
   std::exception_ptr noted() const;
 
   mutable std::mutex mutex_;
   std::exception_ptr failure_;
+  struct UnderWay {
+    const Subject* subject;
+    std::function<void(const std::exception_ptr&)> fail;
+  };
+  std::list<UnderWay> under_way_;  // the oldest first
+  uint64_t begun_ = 0;             // the last one's sequence
+  Deadline failed_at_{};
   bool left_ = false;  // and failure_ reports that
 
   std::mutex end_mutex_;
   ::c10d::Backend* inner_;  // nullptr once it goes; under end_mutex_
   const DelegateKind kind_;
   const Beside beside_;
+  const std::shared_ptr<PeerLinks> links_;  // nullptr: none
   const std::string label_;
   const int rank_, size_;
 };

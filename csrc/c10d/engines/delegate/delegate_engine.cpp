@@ -12,24 +12,55 @@ namespace fastcomm {
 
 using ::c10d::OpType;
 
+namespace {
+
+/// A kind whose end() calls `last` at its end, if operations of it block.
+DelegateKind and_then(DelegateKind kind, std::function<void()> last) {
+  if (!kind.blocks) return kind;
+  kind.end = [end = std::move(kind.end), last = std::move(last)](::c10d::Backend& inner) {
+    end(inner);
+    last();
+  };
+  return kind;
+}
+
+}  // namespace
+
 DelegateEngine::DelegateEngine(BackendPtr inner, DelegateKind kind, GroupContext context,
-                               std::string label, Beside beside)
+                               std::string label, Beside beside, std::shared_ptr<PeerLinks> links)
     : Engine(std::move(context)),
-      delegate_(
-          std::make_shared<Delegate>(*inner, std::move(kind), std::move(beside), std::move(label))),
+      links_(std::move(links)),
+      delegate_(std::make_shared<Delegate>(*inner,
+                                           and_then(std::move(kind), [this] { late_->wake(); }),
+                                           std::move(beside), std::move(label), links_)),
       inner_(std::move(inner)),
-      coalesces_(inner_->supportsCoalescing()) {
+      coalesces_(inner_->supportsCoalescing()),
+      late_(std::make_unique<Watch>(
+          "fc-late-ends", [this] { return delegate_->end_late_ones(/*at_once=*/false); })) {
   static const bool watched = [] { return watch_for_forks(), true; }();
   static_cast<void>(watched);
   if (!delegate_->kind().blocks) watch_ = std::make_unique<DeviceWatch>(delegate_);
+  if (links_ == nullptr) return;
+  // Weak: works outlive this engine, and hold the delegate, which holds the links.
+  links_->start(
+      [delegate = std::weak_ptr<Delegate>(delegate_)](const Notice& notice) {
+        if (const auto held = delegate.lock()) held->hear(notice);
+      },
+      [this] { return sequence_.load(); });  // until stop()
 }
 
 DelegateEngine::~DelegateEngine() {
   watch_.reset();
+  if (links_ != nullptr) links_->stop();
   delegate_->forget();
+  if (late_ != nullptr) late_->stop();
+  delegate_->end_late_ones(/*at_once=*/true);
 }
 
 void DelegateEngine::abandon() {
+  // Their threads are not here, and works may hold the delegate, which holds the links.
+  static_cast<void>(new auto(std::move(links_)));
+  static_cast<void>(late_.release());
   static_cast<void>(watch_.release());
   static_cast<void>(inner_.release());
 }
@@ -128,11 +159,12 @@ void DelegateEngine::abort() {
                      concat("rank ", rank(), " called abort()"));
 }
 
-void DelegateEngine::leave(const std::string&) {
+void DelegateEngine::leave(const std::string& how) {
   // NCCL's shutdown() waits for running work, holding a lock that its abort() needs: if a peer died
   // meanwhile, both would wait for ever.
   if (watch_ != nullptr) watch_->drain();
   if (delegate_->failure() == nullptr) inner_->shutdown();  // else it has been ended
+  if (links_ != nullptr) links_->leave(how.empty() ? "destroyed its process group" : how);
   delegate_->leave({"none", Request::kNoRank, sequence_});
 }
 

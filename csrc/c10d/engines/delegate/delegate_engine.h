@@ -9,6 +9,7 @@
 #include "c10d/engines/delegate/delegate_work.h"
 #include "c10d/engines/delegate/device_watch.h"
 #include "c10d/engines/engine.h"
+#include "c10d/life/watch.h"
 
 namespace fastcomm {
 
@@ -20,7 +21,7 @@ class DelegateEngine final : public Engine {
   using BackendPtr = c10::intrusive_ptr<::c10d::Backend>;
 
   DelegateEngine(BackendPtr inner, DelegateKind kind, GroupContext context, std::string label,
-                 Beside beside = {});
+                 Beside beside = {}, std::shared_ptr<PeerLinks> links = nullptr);
   ~DelegateEngine() override;
 
   const BackendPtr& inner() const { return inner_; }
@@ -40,6 +41,9 @@ class DelegateEngine final : public Engine {
   uint64_t submitted() const override { return sequence_; }
 
   std::exception_ptr failure() const override { return delegate_->failure(); }
+  bool is_in_trouble() const override {
+    return delegate_->failure() != nullptr && delegate_->has_failed();
+  }
   void fail(const std::exception_ptr& why) override;
   void abort() override;
   void leave(const std::string& how) override;
@@ -54,10 +58,12 @@ class DelegateEngine final : public Engine {
   template <class Start>
   WorkPtr started(DelegateWork::Call call, Milliseconds timeout, bool watched, const Start& start);
 
+  std::shared_ptr<PeerLinks> links_;  // nullptr: none
   const std::shared_ptr<Delegate> delegate_;
   BackendPtr inner_;
   const bool coalesces_;
   std::unique_ptr<DeviceWatch> watch_;  // of a backend for a device
+  std::unique_ptr<Watch> late_;         // of another: operations that outlive the group's failure
   std::atomic<uint64_t> sequence_{0};
 };
 

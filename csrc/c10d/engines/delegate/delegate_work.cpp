@@ -41,8 +41,17 @@ DelegateWork::DelegateWork(Call call, WorkPtr inner)
 
 c10::intrusive_ptr<DelegateWork> DelegateWork::start(Call call, WorkPtr inner) {
   auto work = c10::make_intrusive<DelegateWork>(std::move(call), std::move(inner));
+  work->begin();
   if (!work->in_slices()) work->follow();
   return work;
+}
+
+void DelegateWork::begin() {
+  using Weak = c10::weak_intrusive_ptr<DelegateWork>;
+  const auto held = c10::intrusive_ptr<DelegateWork>::reclaim_copy(this);
+  call_.delegate->begin(call_.subject, [weak = Weak(held)](const std::exception_ptr& why) {
+    if (const auto work = weak.lock()) work->fail(why);
+  });
 }
 
 c10::intrusive_ptr<DelegateWork> DelegateWork::failed(Call call, const std::exception_ptr& error) {
@@ -53,6 +62,7 @@ c10::intrusive_ptr<DelegateWork> DelegateWork::failed(Call call, const std::exce
 
 c10::intrusive_ptr<DelegateWork> DelegateWork::aside(Call call, std::function<void()> body) {
   auto work = c10::make_intrusive<DelegateWork>(std::move(call), nullptr);
+  work->begin();
   work->run_aside(std::move(body));
   return work;
 }
@@ -110,6 +120,7 @@ void DelegateWork::ended(const std::exception_ptr& error, const c10::IValue& val
 
 void DelegateWork::complete(const std::exception_ptr& error, const c10::IValue& value) {
   if (claimed_.exchange(true)) return;
+  call_.delegate->end(call_.subject);
   const std::exception_ptr translated = as_torch_error(error);
   finish(translated);
   if (translated != nullptr || !settles_later_) settle(translated, value);

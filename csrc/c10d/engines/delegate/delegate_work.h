@@ -33,6 +33,7 @@ class DelegateWork final : public GroupWork {
   static c10::intrusive_ptr<DelegateWork> aside(Call call, std::function<void()> body);
 
   DelegateWork(Call call, WorkPtr inner);
+  ~DelegateWork() override { call_.delegate->end(call_.subject); }
 
   /// Ends it, if it has not ended: the group has failed.
   void fail(const std::exception_ptr& error) { complete(error, {}); }
@@ -53,6 +54,8 @@ class DelegateWork final : public GroupWork {
   /// True for Gloo's sends and receives, which make progress only while waited for.
   bool in_slices() const;
   bool on_device() const { return !call_.delegate->kind().blocks; }
+  /// Lets the delegate know of it.
+  void begin();
   void follow();
   void run_aside(std::function<void()> body);
   void wait_for_end(Deadline deadline);
