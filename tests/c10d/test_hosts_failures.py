@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
@@ -283,3 +284,42 @@ def test_a_cut_cable_is_known_in_seconds(hosts: list[Host], side: int) -> None:
         assert "ranks 2, 3" if rank < 2 else "ranks 0, 1" in caught.text
         assert "did not answer for 2 s: the network between" in caught.text
         assert "died" not in caught.text
+
+
+def _leaves_a_sender(world: World, hosts: list[Host], port: int, how: str) -> Caught | None:
+    _join(world, hosts, port)
+    if world.rank == 3:
+        time.sleep(0.5)
+        dist.destroy_process_group()
+        return None
+    large = torch.zeros(40_000_000)
+    if how == "broadcast":
+        return catch(_for_ever, lambda: dist.broadcast(large, src=0))
+    return catch(dist.send, large, 3) if world.rank == 0 else catch(dist.recv, large, 0)
+
+
+@pytest.mark.parametrize("how", ["send", "broadcast"])
+def test_who_sends_to_a_rank_that_leaves_is_told(hosts: list[Host], how: str) -> None:
+    """A send for which the socket has no room is ended by nothing of Gloo's."""
+    told = run_ranks(SIZE, _leaves_a_sender, hosts, 29809, how)
+    for caught in told[:3]:
+        assert (caught.kind, caught.peer) == ("PeerLeftError", 3), caught
+        assert caught.seconds < SOON
+
+
+def _drops_works(world: World, hosts: list[Host], port: int) -> list[int]:
+    open_files = []
+    for cycle in range(3):
+        _join(world, hosts, port + cycle)
+        for tag in range(3):
+            dist.isend(torch.zeros(4), 1 - world.rank, tag=tag)
+        dist.barrier()
+        dist.destroy_process_group()
+        gc.collect()
+        open_files.append(len(os.listdir("/proc/self/fd")))
+    return open_files
+
+
+def test_a_work_that_nobody_waits_for_keeps_no_link_open(hosts: list[Host]) -> None:
+    for first, *later in run_ranks(2, _drops_works, hosts, 29810):
+        assert later == [first] * 2

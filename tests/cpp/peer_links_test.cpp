@@ -49,14 +49,18 @@ class ThreadStore final : public Bootstrap {
 struct Member {
   Member(Bootstrap& store, int rank, int size, Milliseconds patience = kPatience)
       : links(rank, connect_links(store, rank, size, soon(), patience), kSilence) {
-    links.start(
-        [this](const Notice& notice) {
-          links.tell(notice);
-          const std::lock_guard<std::mutex> lock(mutex);
-          heard.push_back(notice);
-          changed.notify_all();
-        },
-        [this] { return issued.load(); });
+    links.start({[this](const Notice& notice) {
+                   links.tell(notice);
+                   const std::lock_guard<std::mutex> lock(mutex);
+                   heard.push_back(notice);
+                   changed.notify_all();
+                 },
+                 [this](int peer, const std::string& how, uint64_t count) {
+                   const std::lock_guard<std::mutex> lock(mutex);
+                   gone.push_back(concat(peer, " ", how, " after ", count));
+                   changed.notify_all();
+                 },
+                 [this] { return issued.load(); }});
   }
   ~Member() { links.stop(); }
   Notice hear() {
@@ -74,6 +78,7 @@ struct Member {
   std::mutex mutex;
   std::condition_variable changed;
   std::vector<Notice> heard;
+  std::vector<std::string> gone;
   PeerLinks links;
 };
 
@@ -133,18 +138,30 @@ CASE(a_notice) {
 
 /// Who leaves is not missed, and who left first hears nothing of the others.
 CASE(leaving) {
-  const Members members = formed(3);
+  Members members = formed(3);
+  members[0]->issued = 5;
   members[0]->links.leave("has done its work");
   for (const int rank : {1, 2}) {
     until([&] { return !members[rank]->links.left().empty(); }, "rank 0 has left");
     EXPECT(members[rank]->links.left().front().first == 0);
     EXPECT(members[rank]->links.left().front().second == "has done its work");
   }
+  EXPECT(members[1]->gone.empty());  // its links are open
+  EXPECT(members[1]->links.late_ranks(0).empty());
   members[0]->links.stop();
+  EXPECT(members[0]->times_heard() == 0);
+  members[0].reset();
+  for (const int rank : {1, 2}) {
+    until(
+        [&] {
+          const std::lock_guard<std::mutex> lock(members[rank]->mutex);
+          return members[rank]->gone == std::vector<std::string>{"0 has done its work after 5"};
+        },
+        "rank 0 is gone");
+  }
   EXPECT(!members[1]->links.hears_soon());
   members[1]->links.tell({ErrorCode::kTimeout, -1, 1, "late"});
   EXPECT(members[2]->hear().text == "late");
-  EXPECT(members[0]->times_heard() == 0);
 }
 
 CASE(who_is_late) {

@@ -125,7 +125,7 @@ class Linking {
       all.push_back({each.fd.get(), events, 0});
     }
     poll(all.data(), all.size(), kPauseMs);
-    const pollfd* state = &all[1];
+    const pollfd* state = all.data() + 1;
     for (Attempt& each : accepted_) {
       if ((state++)->revents != 0) go_on_accepting(each);
     }
@@ -208,11 +208,16 @@ std::vector<int> linked_ranks(int rank, int size) {
 
 std::vector<LinkedPeer> connect_links(Bootstrap& store, int rank, int size, Deadline deadline,
                                       Milliseconds patience) {
-  const LinkListener listener = listen_for_links();
+  LinkListener listener;
+  std::vector<std::string> addresses;
   const char* const interface = std::getenv("GLOO_SOCKET_IFNAME");
   const std::string named = interface == nullptr ? "" : interface;
-  const Card own{random_bits(), listener.port, own_place(),
-                 own_addresses(named.substr(0, named.find(',')))};
+  try {
+    listener = listen_for_links();
+    addresses = own_addresses(named.substr(0, named.find(',')));
+  } catch (const Error&) {  // without links, which the others learn from the card
+  }
+  const Card own{random_bits(), listener.port, own_place(), addresses};
   store.set(key_of(rank), text_of(own));
   std::vector<LinkedPeer> peers;
   for (const int peer : linked_ranks(rank, size)) peers.push_back({peer, "", Fd()});

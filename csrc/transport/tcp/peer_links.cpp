@@ -10,6 +10,7 @@
 #include <system_error>
 
 #include "core/thread_name.h"
+#include "core/utf8.h"
 #include "transport/fork.h"
 #include "transport/tcp/link_sockets.h"
 
@@ -52,7 +53,8 @@ struct PeerLinks::Frame {
 
   Frame(Kind what, const std::string& words)
       : kind(static_cast<int32_t>(what)), code(0), blamed(-1), teller(-1) {
-    std::memcpy(text, words.data(), std::min(words.size(), Notice::kMostText));
+    const std::string_view beginning = beginning_of(words, Notice::kMostText);
+    std::memcpy(text, beginning.data(), beginning.size());
   }
   explicit Frame(const Notice& notice) : Frame(Kind::kNotice, notice.text) {
     code = static_cast<int32_t>(notice.code);
@@ -120,9 +122,8 @@ void PeerLinks::stop() {
   if (thread_.joinable()) thread_.join();
 }
 
-void PeerLinks::start(Heard heard, std::function<uint64_t()> issued) {
-  heard_ = std::move(heard);
-  issued_ = std::move(issued);
+void PeerLinks::start(Group group) {
+  group_ = std::move(group);
   send_all(Frame(Kind::kReady, ""));
   try {
     thread_ = std::thread([this] { run(); });
@@ -161,7 +162,9 @@ void PeerLinks::leave(const std::string& how) {
     if (has_left_) return;
     has_left_ = true;
   }
-  send_all(Frame(Kind::kLeft, how));
+  Frame frame(Kind::kLeft, how);
+  if (group_.issued) frame.count = group_.issued();
+  send_all(frame);
 }
 
 std::string PeerLinks::late_ranks(uint64_t count) {
@@ -180,7 +183,7 @@ std::string PeerLinks::late_ranks(uint64_t count) {
       for (size_t i = 0; i < links_.size(); ++i) {
         const Link& link = links_[i];
         const bool answered = link.answers > before[i];
-        if (!link.open || (answered && link.issued >= count)) continue;
+        if (!link.open || link.left || (answered && link.issued >= count)) continue;
         late += concat(late.empty() ? "" : "; ", describe(link.peer.rank));
         late += answered ? concat(" has issued ", link.issued,
                                   link.issued == 1 ? " operation" : " operations")
@@ -198,7 +201,7 @@ bool PeerLinks::hears_soon() {
   for (;;) {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
-      if (has_heard_) return true;
+      if (has_heard_ || has_told_) return true;
       if (has_left_ || Clock::now() > end) return false;
     }
     std::this_thread::sleep_for(Milliseconds(1));
@@ -246,8 +249,10 @@ void PeerLinks::run() {
       listening.push_back(&link);
     }
     int pause_ms = -1;
-    if (verdict_at_ != Deadline::max()) {
-      const auto left = std::chrono::ceil<Milliseconds>(verdict_at_ - Clock::now());
+    Deadline next = verdict_at_;
+    for (const Link& link : links_) next = std::min(next, link.departed_at);
+    if (next != Deadline::max()) {
+      const auto left = std::chrono::ceil<Milliseconds>(next - Clock::now());
       pause_ms = static_cast<int>(std::max<int64_t>(left.count(), 0));
     }
     lock.unlock();
@@ -262,19 +267,33 @@ void PeerLinks::run() {
     } else if (!told_.empty()) {
       const Notice first = told_.front();
       // Seen here, too: then in this rank's own words.
-      const bool seen = std::count(dead_.begin(), dead_.end(), first.blamed) +
-                            std::count(silent_.begin(), silent_.end(), first.blamed) !=
-                        0;
+      const auto among = [&](const std::vector<int>& ranks) {
+        return std::count(ranks.begin(), ranks.end(), first.blamed) != 0;
+      };
+      const bool seen = first.code == ErrorCode::kPeerLost && (among(dead_) || among(silent_));
       hear(seen ? verdict() : first, lock);
     } else if (Clock::now() >= verdict_at_) {
       hear(verdict(), lock);
     }
+    for (Link& link : links_) {
+      if (Clock::now() >= link.departed_at) depart(link, lock);
+    }
   }
+}
+
+void PeerLinks::depart(Link& link, std::unique_lock<std::mutex>& lock) {
+  link.departed_at = Deadline::max();
+  if (has_heard_ || has_left_) return;
+  const std::string how = link.how;
+  const uint64_t issued = link.issued;
+  lock.unlock();
+  group_.departed(link.peer.rank, how, issued);
+  lock.lock();
 }
 
 void PeerLinks::hear(const Notice& notice, std::unique_lock<std::mutex>& lock) {
   lock.unlock();
-  heard_(notice);
+  group_.heard(notice);
   lock.lock();
   has_heard_ = true;  // after the group has noted it: hears_soon() returns to a known failure
 }
@@ -303,13 +322,14 @@ void PeerLinks::take(Link& link, const Frame& frame) {
     case Kind::kLeft:
       link.left = true;
       link.how = frame.text;
+      link.issued = frame.count;
       break;
     case Kind::kNotice:
       told_.push_back({code_in(frame.code), frame.blamed, frame.teller, frame.text});
       break;
     case Kind::kQuestion: {
       Frame answer(Kind::kAnswer, "");
-      answer.count = issued_();
+      answer.count = group_.issued();
       send_to(link, answer);
       break;
     }
@@ -323,9 +343,9 @@ void PeerLinks::take(Link& link, const Frame& frame) {
 void PeerLinks::ended(Link& link, int error) {
   link.open = false;
   // Without its word of readiness it may have given this link up while it formed, and be well.
+  if (link.left) link.departed_at = Clock::now() + kSoon;
   if (link.left || !link.ready) return;
-  const bool cut = error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH ||
-                   error == EHOSTDOWN || error == ENETDOWN || error == ENONET;
+  const bool cut = error != 0 && error != ECONNRESET && error != EPIPE;
   (cut ? silent_ : dead_).push_back(link.peer.rank);
   verdict_at_ = std::min(verdict_at_, Clock::now() + (cut ? kGatherSilent : kGather));
 }

@@ -35,8 +35,15 @@ struct Notice {
 /// that it does not keep its parent alive in the others' eyes: it must abandon this object.
 class PeerLinks {
  public:
-  /// Called once, on the thread that listens: what a peer told, or what was seen here.
-  using Heard = std::function<void(const Notice&)>;
+  /// What the group does. Called on the thread that listens, but for issued().
+  struct Group {
+    /// Once: what a peer told, or what was seen here.
+    std::function<void(const Notice&)> heard;
+    /// A peer has left in order after `issued` operations, and then closed its link.
+    std::function<void(int peer, const std::string& how, uint64_t issued)> departed;
+    /// The number of operations that this rank has issued, for peers that ask.
+    std::function<uint64_t()> issued;
+  };
 
   /// `silence`: how long a peer's kernel may not answer. Zero: for ever.
   PeerLinks(int rank, std::vector<LinkedPeer> peers, Milliseconds silence);
@@ -44,20 +51,20 @@ class PeerLinks {
   PeerLinks& operator=(const PeerLinks&) = delete;
   ~PeerLinks();
 
-  /// Listens from here on, and answers with `issued()` to peers that ask how many operations of the
-  /// group this rank has issued. Raises Error(kSystem) if no thread can be started.
-  void start(Heard heard, std::function<uint64_t()> issued);
+  /// Listens from here on. Raises Error(kSystem) if no thread can be started.
+  void start(Group group);
   /// Tells the peers why the group has failed, the first time. Waits for nobody.
   void tell(const Notice& notice);
   /// Says that this rank leaves in order: "destroyed its process group". From here on nothing is
   /// heard. Idempotent; waits for nobody.
   void leave(const std::string& how);
-  /// Leaves, and hears nothing more: when this returns, `heard` is not being called. Idempotent.
+  /// Leaves, and hears nothing more: when this returns, the group is not called. Idempotent.
   void stop();
   /// Who has issued fewer than `count` operations, in words, after asking the peers, which takes a
   /// moment if one is stopped: "rank 3 (pid 7 on node3) has issued 4 operations". "" if none has.
   std::string late_ranks(uint64_t count);
-  /// Waits for a peer's words, or for its end to be seen, for at most a moment. True if one came.
+  /// Waits for a peer's words, or for its end to be seen, for at most a moment. True if one came,
+  /// or this rank has told of a failure.
   bool hears_soon();
   /// The ranks that have left in order, and how.
   std::vector<std::pair<int, std::string>> left() const;
@@ -73,13 +80,14 @@ class PeerLinks {
   struct Frame;
   struct Link {
     LinkedPeer peer;
-    bool open = false;     // nothing has ended it, as seen here
-    bool ready = false;    // the peer has it too
-    bool left = false;     // in order
-    std::string how;       // it left
-    std::string received;  // of the next frame
-    uint64_t answers = 0;  // how many of its have come
-    uint64_t issued = 0;   // the last one
+    bool open = false;                       // nothing has ended it, as seen here
+    bool ready = false;                      // the peer has it too
+    bool left = false;                       // in order
+    std::string how;                         // it left
+    Deadline departed_at = Deadline::max();  // when the group is to be told that it is gone
+    std::string received;                    // of the next frame
+    uint64_t answers = 0;                    // how many of its have come
+    uint64_t issued = 0;                     // the last one
   };
   struct Registry;
   static Registry& registry();
@@ -90,6 +98,7 @@ class PeerLinks {
   void take(Link& link, const Frame& frame);
   void ended(Link& link, int error);
   void hear(const Notice& notice, std::unique_lock<std::mutex>& lock);
+  void depart(Link& link, std::unique_lock<std::mutex>& lock);
   Notice verdict() const;
   void send_all(const Frame& frame);
   static void send_to(const Link& link, const Frame& frame);
@@ -97,8 +106,7 @@ class PeerLinks {
   const int rank_;
   const Milliseconds silence_;
   Fd wake_;
-  Heard heard_;
-  std::function<uint64_t()> issued_;
+  Group group_;
   mutable std::mutex mutex_;  // guards the members below
   std::vector<Link> links_;
   std::vector<int> dead_, silent_;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <stdexcept>
 
 #include "c10d/life/exception.h"
@@ -178,12 +179,8 @@ std::exception_ptr Delegate::lost(const Subject& subject, const std::exception_p
   if (links_ != nullptr && code != ErrorCode::kTimeout) {
     // Gloo's connections end for many reasons, and do not say which.
     if (links_->hears_soon()) return noted();
-    const auto left = links_->left();
-    if (!left.empty()) {
-      const auto& [peer, how] = left.front();
-      return give_up({subject.operation, peer, subject.sequence}, ErrorCode::kPeerLeft,
-                     concat(links_->describe(peer), " ", how, "; this operation needs it",
-                            at_site(subject.site)));
+    for (const auto& [peer, how] : links_->left()) {
+      if (subject.peer < 0 || subject.peer == peer) return give_up_without(peer, how, subject);
     }
   }
   const std::string late = code == ErrorCode::kTimeout ? late_ranks(subject) : "";
@@ -201,7 +198,30 @@ std::exception_ptr Delegate::give_up(const Subject& subject, ErrorCode code,
   // The communicator may know of a peer that died, which tells more, and tells the others.
   if (beside_.memory != nullptr) error = beside_.memory->failed(subject.operation, code, what);
   if (error != nullptr) return give_up(code_of(error), what_of(error));
-  return give_up(Error(code, front(subject) + what), {code, subject.peer, rank_, what});
+  // What others raise as kPoisoned is this rank's doing.
+  const int blamed = as_told(code) == ErrorCode::kPoisoned ? rank_ : subject.peer;
+  return give_up(Error(code, front(subject) + what), {code, blamed, rank_, what});
+}
+
+std::exception_ptr Delegate::give_up_without(int peer, const std::string& how,
+                                             const Subject& subject) {
+  return give_up(
+      {subject.operation, peer, subject.sequence}, ErrorCode::kPeerLeft,
+      concat(links_->describe(peer), " ", how, "; this operation needs it", at_site(subject.site)));
+}
+
+void Delegate::departed(int peer, const std::string& how, uint64_t issued) {
+  std::optional<Subject> stuck;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (failure_ != nullptr) return;
+    for (const UnderWay& each : under_way_) {
+      const Subject& subject = *each.subject;
+      const bool of_all = subject.peer < 0 && subject.sequence >= issued;
+      if (of_all || subject.peer == peer) stuck = subject;
+    }
+  }
+  if (stuck) give_up_without(peer, how, *stuck);
 }
 
 std::exception_ptr Delegate::give_up(ErrorCode code, const std::string& text) {
@@ -250,10 +270,11 @@ void Delegate::begin(const Subject& subject, std::function<void(const std::excep
 }
 
 void Delegate::end(const Subject& subject) {
+  std::list<UnderWay> ended;  // destroyed without the lock: it may have the last reference
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto found = std::find_if(under_way_.begin(), under_way_.end(),
                                   [&](const UnderWay& each) { return each.subject == &subject; });
-  if (found != under_way_.end()) under_way_.erase(found);
+  if (found != under_way_.end()) ended.splice(ended.end(), under_way_, found);
 }
 
 bool Delegate::end_late_ones(bool at_once) {

@@ -95,6 +95,9 @@ class Delegate {
   std::exception_ptr give_up(ErrorCode code, const std::string& text);
   /// Gives the group up because of what the links tell.
   void hear(const Notice& notice);
+  /// The same, if an operation under way needs a peer that has left after `issued` collectives, and
+  /// whose process has dropped the group: Gloo may have nothing that ends it.
+  void departed(int peer, const std::string& how, uint64_t issued);
   /// An operation begins, and has ended: what a failure from elsewhere is about. `fail` ends it,
   /// and may find it gone.
   void begin(const Subject& subject, std::function<void(const std::exception_ptr&)> fail);
@@ -111,6 +114,8 @@ class Delegate {
   /// Notes the failure, tells it, and ends the operations under way, unless an earlier one was
   /// noted. Returns the first one.
   std::exception_ptr give_up(const Error& error, const Notice& notice);
+  /// The same because of a peer that has left.
+  std::exception_ptr give_up_without(int peer, const std::string& how, const Subject& subject);
   bool note(const Error& error);
   std::exception_ptr noted() const;
 

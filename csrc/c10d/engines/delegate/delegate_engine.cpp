@@ -42,11 +42,14 @@ DelegateEngine::DelegateEngine(BackendPtr inner, DelegateKind kind, GroupContext
   if (!delegate_->kind().blocks) watch_ = std::make_unique<DeviceWatch>(delegate_);
   if (links_ == nullptr) return;
   // Weak: works outlive this engine, and hold the delegate, which holds the links.
-  links_->start(
-      [delegate = std::weak_ptr<Delegate>(delegate_)](const Notice& notice) {
-        if (const auto held = delegate.lock()) held->hear(notice);
-      },
-      [this] { return sequence_.load(); });  // until stop()
+  links_->start({[delegate = std::weak_ptr<Delegate>(delegate_)](const Notice& notice) {
+                   if (const auto held = delegate.lock()) held->hear(notice);
+                 },
+                 [delegate = std::weak_ptr<Delegate>(delegate_)](int peer, const std::string& how,
+                                                                 uint64_t issued) {
+                   if (const auto held = delegate.lock()) held->departed(peer, how, issued);
+                 },
+                 [this] { return sequence_.load(); }});  // until stop()
 }
 
 DelegateEngine::~DelegateEngine() {

@@ -33,7 +33,6 @@ class DelegateWork final : public GroupWork {
   static c10::intrusive_ptr<DelegateWork> aside(Call call, std::function<void()> body);
 
   DelegateWork(Call call, WorkPtr inner);
-  ~DelegateWork() override { call_.delegate->end(call_.subject); }
 
   /// Ends it, if it has not ended: the group has failed.
   void fail(const std::exception_ptr& error) { complete(error, {}); }
@@ -49,6 +48,10 @@ class DelegateWork final : public GroupWork {
   Tensors result() override;
   int sourceRank() const override;
   uint64_t getSequencenumber() const override { return call_.subject.sequence; }
+
+  /// Called when nobody holds it any more, while the delegate still has a weak reference: without
+  /// this it would keep that for ever.
+  void release_resources() override { call_.delegate->end(call_.subject); }
 
  private:
   /// True for Gloo's sends and receives, which make progress only while waited for.
