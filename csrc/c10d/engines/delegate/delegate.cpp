@@ -73,11 +73,12 @@ const char* advice(ErrorCode code) {
   }
 }
 
-/// Gloo's "Timed out waiting 700ms for recv operation to complete" in our words; else the text.
+/// Gloo's "Timed out waiting 700ms for recv operation to complete" in our words; else the text. A
+/// monitored barrier's has this within what it tells of its ranks.
 std::string in_own_words(const std::string& text) {
   constexpr const char* kWaiting = "Timed out waiting ";
   const size_t at = text.find(kWaiting);
-  if (at == std::string::npos) return text;
+  if (at == std::string::npos || says(text, {"monitoredBarrier"})) return text;
   const size_t begin = at + std::strlen(kWaiting), end = text.find("ms", begin);
   if (end == std::string::npos) return text;
   return concat("did not end within ", text.substr(begin, end - begin), " ms");
@@ -176,7 +177,9 @@ std::exception_ptr Delegate::lost(const Subject& subject, const std::exception_p
   if (const auto first = failure()) return first;  // which has ended this one, too
   const std::string text = what_of(error);
   const ErrorCode code = code_in(text);
-  if (links_ != nullptr && code != ErrorCode::kTimeout) {
+  // Of a monitored barrier that another rank has given up.
+  const bool echo = says(text, {"successfully reached monitoredBarrier"});
+  if (links_ != nullptr && (code != ErrorCode::kTimeout || echo)) {
     // Gloo's connections end for many reasons, and do not say which.
     if (links_->hears_soon()) return noted();
     for (const auto& [peer, how] : links_->left()) {
