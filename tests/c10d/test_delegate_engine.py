@@ -99,6 +99,34 @@ def test_what_has_begun_ends_well_although_the_group_is_destroyed(world: World) 
     assert all(tensor.eq(2).all() for tensor in tensors)
 
 
+@on_ranks(2, environment=GLOO)
+def test_a_message_that_has_arrived_outlives_its_sender(world: World) -> None:
+    world.init()
+    got = torch.zeros(100_000)
+    if world.rank == 1:
+        dist.send(torch.ones(100_000), 0)
+        dist.destroy_process_group()
+        world.tell("rank 1 has left")
+        return
+    work = dist.irecv(got, 1)
+    world.hear("rank 1 has left")
+    time.sleep(1.5)  # longer than anything that a departure is given
+    assert work is not None
+    work.wait()
+    assert got.eq(1).all()
+
+
+@on_ranks(3, environment=GLOO)
+def test_who_waits_for_ranks_that_have_left_is_told(world: World) -> None:
+    world.init()
+    dist.barrier()
+    if world.rank != 0:
+        dist.destroy_process_group()
+        return
+    caught = catch(dist.recv, torch.zeros(4))  # from any
+    assert caught.kind == "PeerLeftError" and caught.seconds < SOON
+
+
 def _train(world: World) -> list[float]:
     world.init()
     return train(VARIANTS["default"], world.rank)[0]

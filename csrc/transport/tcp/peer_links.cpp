@@ -217,6 +217,17 @@ std::vector<std::pair<int, std::string>> PeerLinks::left() const {
   return found;
 }
 
+std::optional<std::pair<int, std::string>> PeerLinks::gone(int peer) const {
+  std::optional<std::pair<int, std::string>> first;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (const Link& link : links_) {
+    if (peer >= 0 && link.peer.rank != peer) continue;
+    if (!link.gone) return std::nullopt;
+    if (!first) first.emplace(link.peer.rank, link.how);
+  }
+  return first;
+}
+
 std::vector<std::string> PeerLinks::missing() const {
   std::vector<std::string> found;
   for (const Link& link : links_) {
@@ -283,6 +294,7 @@ void PeerLinks::run() {
 
 void PeerLinks::depart(Link& link, std::unique_lock<std::mutex>& lock) {
   link.departed_at = Deadline::max();
+  link.gone = true;
   if (has_heard_ || has_left_) return;
   const std::string how = link.how;
   const uint64_t issued = link.issued;

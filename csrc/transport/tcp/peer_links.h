@@ -10,6 +10,7 @@
 
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -68,6 +69,9 @@ class PeerLinks {
   bool hears_soon();
   /// The ranks that have left in order, and how.
   std::vector<std::pair<int, std::string>> left() const;
+  /// A peer that has left and closed its link a while ago, and how: `peer`, or for -1 the first if
+  /// all have.
+  std::optional<std::pair<int, std::string>> gone(int peer) const;
   /// The peers without a link, as "rank 3 (pid 7 on node3)".
   std::vector<std::string> missing() const;
   /// "rank 3 (pid 7 on node3)", or "rank 3".
@@ -85,6 +89,7 @@ class PeerLinks {
     bool left = false;                       // in order
     std::string how;                         // it left
     Deadline departed_at = Deadline::max();  // when the group is to be told that it is gone
+    bool gone = false;                       // that has passed
     std::string received;                    // of the next frame
     uint64_t answers = 0;                    // how many of its have come
     uint64_t issued = 0;                     // the last one

@@ -219,12 +219,16 @@ void Delegate::departed(int peer, const std::string& how, uint64_t issued) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (failure_ != nullptr) return;
     for (const UnderWay& each : under_way_) {
-      const Subject& subject = *each.subject;
-      const bool of_all = subject.peer < 0 && subject.sequence >= issued;
-      if (of_all || subject.peer == peer) stuck = subject;
+      if (!each.is_message && each.subject->sequence >= issued) stuck = *each.subject;
     }
   }
   if (stuck) give_up_without(peer, how, *stuck);
+}
+
+std::exception_ptr Delegate::departed_from(const Subject& message) {
+  if (links_ == nullptr) return nullptr;
+  const auto gone = links_->gone(message.peer);
+  return gone ? give_up_without(gone->first, gone->second, message) : nullptr;
 }
 
 std::exception_ptr Delegate::give_up(ErrorCode code, const std::string& text) {
@@ -266,9 +270,10 @@ void Delegate::hear(const Notice& notice) {
   give_up(Error(code, text + notice.text), notice);
 }
 
-void Delegate::begin(const Subject& subject, std::function<void(const std::exception_ptr&)> fail) {
+void Delegate::begin(const Subject& subject, bool is_message,
+                     std::function<void(const std::exception_ptr&)> fail) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  under_way_.push_back({&subject, std::move(fail)});
+  under_way_.push_back({&subject, is_message, std::move(fail)});
   begun_ = subject.sequence;
 }
 

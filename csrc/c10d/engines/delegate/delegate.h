@@ -95,12 +95,16 @@ class Delegate {
   std::exception_ptr give_up(ErrorCode code, const std::string& text);
   /// Gives the group up because of what the links tell.
   void hear(const Notice& notice);
-  /// The same, if an operation under way needs a peer that has left after `issued` collectives, and
-  /// whose process has dropped the group: Gloo may have nothing that ends it.
+  /// The same, if a collective under way needs a peer that has left after `issued` of them, and
+  /// whose process has dropped the group: Gloo may have nothing that ends it. Not if a message
+  /// does: one that nobody waits for may have arrived.
   void departed(int peer, const std::string& how, uint64_t issued);
+  /// The same for a message that is waited for and has not arrived; nullptr if the peer is there.
+  std::exception_ptr departed_from(const Subject& message);
   /// An operation begins, and has ended: what a failure from elsewhere is about. `fail` ends it,
   /// and may find it gone.
-  void begin(const Subject& subject, std::function<void(const std::exception_ptr&)> fail);
+  void begin(const Subject& subject, bool is_message,
+             std::function<void(const std::exception_ptr&)> fail);
   void end(const Subject& subject);
   /// Ends operations that are under way long after the group has failed, or at once: Gloo leaves a
   /// send for which the socket had no room until its timeout. False if none can be left.
@@ -123,6 +127,7 @@ class Delegate {
   std::exception_ptr failure_;
   struct UnderWay {
     const Subject* subject;
+    bool is_message;
     std::function<void(const std::exception_ptr&)> fail;
   };
   std::list<UnderWay> under_way_;  // the oldest first

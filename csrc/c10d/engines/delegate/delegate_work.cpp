@@ -47,11 +47,13 @@ c10::intrusive_ptr<DelegateWork> DelegateWork::start(Call call, WorkPtr inner) {
 }
 
 void DelegateWork::begin() {
+  if (on_device()) return;  // its watch knows of it
   using Weak = c10::weak_intrusive_ptr<DelegateWork>;
   const auto held = c10::intrusive_ptr<DelegateWork>::reclaim_copy(this);
-  call_.delegate->begin(call_.subject, [weak = Weak(held)](const std::exception_ptr& why) {
+  auto fail = [weak = Weak(held)](const std::exception_ptr& why) {
     if (const auto work = weak.lock()) work->fail(why);
-  });
+  };
+  call_.delegate->begin(call_.subject, in_slices(), std::move(fail));
 }
 
 c10::intrusive_ptr<DelegateWork> DelegateWork::failed(Call call, const std::exception_ptr& error) {
@@ -192,6 +194,8 @@ void DelegateWork::wait_in_slices(Deadline deadline) {
       complete(nullptr, c10::IValue(call_.outputs));
     } else if (const auto failure = call_.delegate->failure()) {
       complete(failure, {});
+    } else if (const auto without = call_.delegate->departed_from(call_.subject)) {
+      complete(without, {});
     }
     if (isCompleted()) return;  // else another thread is about to complete it
     look_around(deadline);
