@@ -6,12 +6,10 @@
 
 #include "c10d/choose/out_of_band.h"
 #include "c10d/life/exception.h"
-#include "c10d/life/store_bootstrap.h"
+#include "c10d/life/links.h"
 #include "core/env.h"
 #include "core/signature.h"
 #include "core/tuning.h"
-#include "core/wait_warning.h"
-#include "transport/tcp/link_forming.h"
 
 namespace fastcomm {
 
@@ -33,31 +31,6 @@ constexpr uint64_t kSlotBytes = 64 * 1024;  // of short operations between devic
 template <size_t kBytes>
 void set_text(char (&to)[kBytes], const std::string& text) {
   std::memcpy(to, text.data(), std::min(text.size(), kBytes - 1));
-}
-
-/// Links with the other ranks of a group that share no memory; warns where some are missing.
-std::shared_ptr<PeerLinks> linked(const GroupContext& context,
-                                  const c10::intrusive_ptr<::c10d::Store>& store,
-                                  const std::string& label) {
-  constexpr Milliseconds kPatience{5000};
-  StoreBootstrap own(c10::make_intrusive<::c10d::PrefixStore>("links/", store));
-  own.label = label;
-  auto peers = connect_links(own, context.rank, context.size,
-                             deadline_after(context.options->timeout), kPatience);
-  const std::chrono::duration<double> silence(environment().link_timeout_s);
-  auto links = std::make_shared<PeerLinks>(context.rank, std::move(peers),
-                                           std::chrono::ceil<Milliseconds>(silence));
-  std::string missing;
-  for (const std::string& each : links->missing()) {
-    missing += concat(missing.empty() ? "" : ", ", each);
-  }
-  if (!missing.empty()) {
-    write_warning(label, concat("no TCP connection to ", missing, " could be made within ",
-                                kPatience.count() / 1000,
-                                " s beside Gloo's, maybe because of a firewall: if such a rank "
-                                "ends or is cut off, this rank may learn it late"));
-  }
-  return links;
 }
 
 std::string type_name(c10::Device device) {
@@ -177,8 +150,9 @@ Engines::Engines(std::shared_ptr<Communicator> group, GroupContext context,
 Engines::Engines(DelegateEngine::BackendPtr whole, GroupContext context, const std::string& label,
                  c10::intrusive_ptr<::c10d::Store> store)
     : context_(std::move(context)), store_(std::move(store)) {
-  auto engine = std::make_unique<DelegateEngine>(std::move(whole), gloo_delegate(), context_, label,
-                                                 Beside{}, linked(context_, store_, label));
+  auto engine = std::make_unique<DelegateEngine>(
+      std::move(whole), gloo_delegate(), context_, label, Beside{},
+      form_links(context_.rank, context_.size, context_.options->timeout, store_, label));
   whole_ = engine.get();
   host_ = std::move(engine);
   host_route_.push_back(whole_);

@@ -35,8 +35,10 @@ class WithoutGil {
 };
 
 /// Drops a backend that has failed on a thread of its own: Gloo's destructor waits for its threads,
-/// of which one may be in a send that ends with its timeout.
+/// of which one may be in a send that ends with its timeout. Left behind if the interpreter ends,
+/// which such a thread must not need any more.
 void let_go_aside(FastcommBackend::BackendPtr backend) {
+  if (!Py_IsInitialized()) return static_cast<void>(backend.release());
   try {
     std::thread([held = std::move(backend)]() mutable { held.reset(); }).detach();
   } catch (const std::system_error&) {  // dropped here

@@ -274,9 +274,8 @@ void PeerLinks::run() {
     }
     if (has_heard_ || has_left_) {
       verdict_at_ = Deadline::max();
-      told_.clear();
-    } else if (!told_.empty()) {
-      const Notice first = told_.front();
+    } else if (told_) {
+      const Notice first = *told_;
       // Seen here, too: then in this rank's own words.
       const auto among = [&](const std::vector<int>& ranks) {
         return std::count(ranks.begin(), ranks.end(), first.blamed) != 0;
@@ -337,7 +336,7 @@ void PeerLinks::take(Link& link, const Frame& frame) {
       link.issued = frame.count;
       break;
     case Kind::kNotice:
-      told_.push_back({code_in(frame.code), frame.blamed, frame.teller, frame.text});
+      if (!told_) told_ = {code_in(frame.code), frame.blamed, frame.teller, frame.text};
       break;
     case Kind::kQuestion: {
       Frame answer(Kind::kAnswer, "");

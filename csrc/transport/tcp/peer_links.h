@@ -115,7 +115,7 @@ class PeerLinks {
   mutable std::mutex mutex_;  // guards the members below
   std::vector<Link> links_;
   std::vector<int> dead_, silent_;
-  std::vector<Notice> told_;  // by peers, not heard yet
+  std::optional<Notice> told_;  // the first one of the peers
   Deadline verdict_at_ = Deadline::max();
   bool has_told_ = false, has_left_ = false, has_heard_ = false, stop_ = false;
   std::thread thread_;

@@ -49,10 +49,12 @@ DelegateEngine::DelegateEngine(BackendPtr inner, DelegateKind kind, GroupContext
                                                                  uint64_t issued) {
                    if (const auto held = delegate.lock()) held->departed(peer, how, issued);
                  },
-                 [this] { return sequence_.load(); }});  // until stop()
+                 // Until stop(). A number alone, which orders nothing.
+                 [this] { return sequence_.load(std::memory_order_relaxed); }});
 }
 
 DelegateEngine::~DelegateEngine() {
+  if (forked_from_endpoint()) return;  // abandoned; a thread of the parent may have held the locks
   watch_.reset();
   if (links_ != nullptr) links_->stop();
   delegate_->forget();
@@ -85,11 +87,13 @@ WorkPtr DelegateEngine::submit(const Request& request) {
     if (request.is_message()) std::rethrow_exception(failure);
     return DelegateWork::failed(std::move(call), failure);
   }
-  if (!request.is_message()) ++sequence_;
   // In a block that the backend coalesces itself, the work that ends it is watched.
   const bool watched = watch_ != nullptr && !(coalesces() && request.coalesced);
-  return started(std::move(call), timeout_or_default(request.timeout), watched,
-                 [&] { return request.forward(*inner_); });
+  WorkPtr work = started(std::move(call), timeout_or_default(request.timeout), watched,
+                         [&] { return request.forward(*inner_); });
+  // Not if the arguments were wrong: other ranks compare this number with theirs.
+  if (!request.is_message()) ++sequence_;
+  return work;
 }
 
 DelegateWork::Call DelegateEngine::call(const char* name, int peer, OpType type,

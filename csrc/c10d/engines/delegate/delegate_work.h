@@ -9,6 +9,7 @@
 #include "c10d/works/group_work.h"
 #include "core/clock.h"
 #include "core/wait_warning.h"
+#include "transport/fork.h"
 
 namespace fastcomm {
 
@@ -51,7 +52,9 @@ class DelegateWork final : public GroupWork {
 
   /// Called when nobody holds it any more, while the delegate still has a weak reference: without
   /// this it would keep that for ever.
-  void release_resources() override { call_.delegate->end(call_.subject); }
+  void release_resources() override {
+    if (!forked_from_endpoint()) call_.delegate->end(call_.subject);
+  }
 
  private:
   /// True for Gloo's sends and receives, which make progress only while waited for.
