@@ -53,6 +53,8 @@ enum class Control : uint8_t {
   kNoGuard,     // operations of graphs do not take their channel (kernels/channel.h)
   kNoHostLook,  // no thread looks at the host alone (c10d/engines/cuda/cuda_group.h)
   kClearLate,   // a watch forgets that it was woken after its look (c10d/life/watch.h)
+  kKeepLinks,   // a forked child keeps its parent's links (transport/tcp/peer_links.h)
+  kNotReady,    // the end of a link counts as a death although the peer never had it
 };
 
 constexpr const char* kControlNames[] = {
@@ -95,6 +97,8 @@ constexpr const char* kControlNames[] = {
     "no_guard",
     "no_host_look",
     "clear_late",
+    "keep_links",
+    "not_ready",
 };
 
 }  // namespace fastcomm

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <system_error>
 
+#include "core/control.h"
 #include "core/thread_name.h"
 #include "core/utf8.h"
 #include "transport/fork.h"
@@ -76,6 +77,7 @@ struct PeerLinks::Registry {
     pthread_atfork([] { registry().mutex.lock(); }, [] { registry().mutex.unlock(); },
                    [] {
                      for (PeerLinks* each : registry().all) {
+                       if (FC_LEFT_OUT(Control::kKeepLinks)) break;
                        for (Link& link : each->links_) link.peer.fd = Fd();
                      }
                      registry().all.clear();
@@ -355,7 +357,7 @@ void PeerLinks::ended(Link& link, int error) {
   link.open = false;
   // Without its word of readiness it may have given this link up while it formed, and be well.
   if (link.left) link.departed_at = Clock::now() + kSoon;
-  if (link.left || !link.ready) return;
+  if (link.left || (!link.ready && !FC_LEFT_OUT(Control::kNotReady))) return;
   const bool cut = error != 0 && error != ECONNRESET && error != EPIPE;
   (cut ? silent_ : dead_).push_back(link.peer.rank);
   verdict_at_ = std::min(verdict_at_, Clock::now() + (cut ? kGatherSilent : kGather));
