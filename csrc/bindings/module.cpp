@@ -263,7 +263,9 @@ PYBIND11_MODULE(_C, module) {
                              [](const FastcommBackend& b) { return b.traits().transport; })
       .def_property_readonly("why_not_native",
                              [](const FastcommBackend& b) { return b.traits().why_not_native; })
-      // The backend that does everything if the ranks do not share memory; else None.
+      .def_property_readonly("why_not_composed",
+                             [](const FastcommBackend& b) { return b.why_not_composed(); })
+      // The backend that does everything, or nearly, if the ranks do not share memory; else None.
       .def_property_readonly("delegate", [](const FastcommBackend& b) { return b.delegate(); })
       .def("delegate_to", &FastcommBackend::delegate_to, py::call_guard<py::gil_scoped_release>())
       .def("get_error", &FastcommBackend::getError, py::call_guard<py::gil_scoped_release>())

@@ -3,12 +3,17 @@
 namespace fastcomm {
 
 const char* algorithm_name(Algorithm algorithm) {
-  constexpr const char* kNames[] = {"gloo",  "nothing",  "one-shot", "pipelined",
-                                    "flags", "by table", "ring",     "in place"};
+  constexpr const char* kNames[] = {"gloo",     "nothing", "one-shot", "pipelined", "flags",
+                                    "by table", "ring",    "in place", "composed"};
   return kNames[static_cast<int>(algorithm)];
 }
 
 CallHeader make_header(const Call& call, uint64_t sequence, uint8_t algorithm) {
+  if (call.part_of != nullptr) {
+    CallHeader header = make_header(*call.part_of, sequence, algorithm);
+    header.signature += call.signature;
+    return header;
+  }
   CallHeader header{};
   header.sequence = sequence;
   header.count = call.count;

@@ -26,6 +26,7 @@ enum class Algorithm : uint8_t {
   kByTable = 5,    // one step or blocks, decided after the first wait: sizes differ
   kRing = 6,       // of a send or a receive: the ring of the pair
   kInPlace = 7,    // as kPipelined, but tensors may be used without staging (engines/cuda/ends.h)
+  kComposed = 8,   // inside hosts by this code, between them by another backend
 };
 
 const char* algorithm_name(Algorithm algorithm);
@@ -54,6 +55,10 @@ struct Call {
   uint64_t signature = 0;
   uint64_t balance = 0;
   std::string detail;  // "sends [1, 2] bytes, expects [3, 0]"
+
+  /// The user's call of which this one is a step, if it is one: peers compare that, messages show
+  /// it, and `signature` numbers the step. Read while the operation is made.
+  const Call* part_of = nullptr;
 
   uint64_t bytes() const { return count * dtype_size(dtype); }
 };

@@ -1,5 +1,6 @@
 #include "coll/operations.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -217,6 +218,21 @@ Table make_table() {
   add_pairs(OpKind::kAllGatherUneven);
   detailed(add_reduction(OpKind::kReduceScatterUneven, reduces, all_reduce_alone));
   detailed(add(OpKind::kAllReduceSparse, moves, all_to_all_v_alone)).counted = false;
+
+  const std::pair<HostWay, std::vector<OpKind>> composed[] = {
+      {HostWay::kSum, {OpKind::kAllReduce, OpKind::kAllReduceCoalesced}},
+      {HostWay::kSumParts,
+       {OpKind::kReduceScatter, OpKind::kReduceScatterTensor,
+        OpKind::kReduceScatterTensorCoalesced}},
+      {HostWay::kGather,
+       {OpKind::kAllGather, OpKind::kAllGatherIntoTensor, OpKind::kAllGatherIntoTensorCoalesced}},
+      {HostWay::kSpread, {OpKind::kBroadcast}},
+      {HostWay::kMeet, {OpKind::kBarrier}}};
+  for (const auto& [way, kinds] : composed) {
+    for (OperationRow& row : rows) {
+      if (std::find(kinds.begin(), kinds.end(), row.kind) != kinds.end()) row.hosts = way;
+    }
+  }
 
   // Rings serve these, without a schedule (engines/cpu/point_to_point.h).
   add(OpKind::kSend, {{Algorithm::kRing, nullptr, nullptr}}).counted = false;

@@ -50,6 +50,16 @@ struct PeerWay {
   bool of_shards = false;  // every rank has a place for the data given (Call::shards)
 };
 
+/// The way in which an operation is composed of what hosts do (c10d/engines/hosts).
+enum class HostWay : uint8_t {
+  kNone,      // it is not
+  kSum,       // every rank gets the sum
+  kSumParts,  // every rank gets its part of it
+  kGather,    // every rank gets what all give
+  kSpread,    // every rank gets what the root gives
+  kMeet,      // nothing moves
+};
+
 struct OperationRow {
   OpKind kind;
   std::vector<AlgorithmRow> algorithms;  // the first that fits
@@ -61,6 +71,7 @@ struct OperationRow {
   bool has_data = true;
   bool counted = true;  // the header's count is the number of elements, the same on every rank
   PeerWay peers{};
+  HostWay hosts = HostWay::kNone;
   std::string title{};  // for a profiler: "fastcomm:all_reduce". c10d's title if it has one
 };
 

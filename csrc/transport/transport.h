@@ -7,6 +7,8 @@
 
 #include <functional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "transport/control_block.h"
 #include "transport/doorbell.h"
@@ -62,6 +64,16 @@ class Transport {
   /// object.
   virtual std::function<bool()> peers_are_gone() const = 0;
 
+  /// The ranks are a part of a larger group, of `size` ranks, in which they have the numbers
+  /// `ranks`: messages speak of those. Set before the first operation.
+  void is_part(std::vector<int> ranks, int size) {
+    numbers_ = std::move(ranks);
+    whole_size_ = size;
+  }
+  /// A rank's number in messages, and the number of ranks there.
+  int number_of(int rank) const { return numbers_.empty() ? rank : numbers_[rank]; }
+  int whole_size() const { return numbers_.empty() ? size() : whole_size_; }
+
   /// Name of a peer in messages: "rank 2 (pid 4711)".
   virtual std::string describe(int rank) const = 0;
 
@@ -79,6 +91,10 @@ class Transport {
   PeerView view_;
   ControlBlock* control_blocks_[kMaxRanks] = {};
   Doorbell* doorbells_[kMaxRanks] = {};
+
+ private:
+  std::vector<int> numbers_;  // empty: the ranks themselves
+  int whole_size_ = 0;
 };
 
 }  // namespace fastcomm

@@ -69,7 +69,7 @@ def create(options: Any, backend_options: object) -> FastcommBackend:
     )
     if not backend.native:
         whole = dist.PrefixStore(f"gloo/{nonce:x}/", options.store)
-        why = backend.why_not_native
+        why = gloo.Why(backend.why_not_native, backend.why_not_composed)
         backend.delegate_to(*gloo.form(base, whole, rank, size, timeout, why))
     announce(backend, label, timeout)
     return backend

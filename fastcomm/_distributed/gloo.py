@@ -44,8 +44,34 @@ class Place:
     chosen: str
 
 
+@dataclass(frozen=True)
+class Why:
+    """Why a group needs Gloo.
+
+    Attributes:
+        not_native: why its ranks do not share memory.
+        not_composed: why no operation is composed of what hosts do; ``""`` if some are.
+    """
+
+    not_native: str
+    not_composed: str
+
+    def told(self, size: int, hosts: str) -> str:
+        """Say what serves a group of ``size`` ranks; ``hosts`` as from `describe`, or ``""``."""
+        if not self.not_composed:
+            return (
+                f"this group of {size} ranks runs on shared memory inside each host, and on Gloo "
+                f"between them; what is not composed of the two runs on Gloo as a whole (see "
+                f"docs/limits.md): {self.not_native}. {hosts}"
+            )
+        text = f"this group of {size} ranks runs on Gloo, not on shared memory: {self.not_native}"
+        if not hosts:
+            return text
+        return f"{text}. {hosts}. Sums are not composed of those of hosts: {self.not_composed}"
+
+
 def form(
-    base: dist.Store, store: dist.Store, rank: int, size: int, timeout: timedelta, why: str
+    base: dist.Store, store: dist.Store, rank: int, size: int, timeout: timedelta, why: Why
 ) -> tuple[dist.ProcessGroupGloo, str]:
     """Form the Gloo group; collective. The group's first rank warns, before Gloo connects.
 
@@ -57,7 +83,7 @@ def form(
         base: the store behind `store`; if it is a TCPStore, its host is where the others are.
         store: the group's own.
         timeout: the group's.
-        why: why the group is not on shared memory; for the warning.
+        why: for the warning.
 
     Returns:
         The group, and in words which ranks lie on which host; ``""`` if all lie on one.
@@ -71,10 +97,9 @@ def form(
     if rank == 0:
         # Before Gloo: where that finds no way to a rank, it says so after minutes.
         logger.warning(
-            "fastcomm: this group of %d ranks runs on Gloo, not on shared memory: %s%s%s",
-            size,
-            why,
-            f". {hosts}. {interface_used(places, address)}" if several else "",
+            "fastcomm: %s%s%s",
+            why.told(size, hosts),
+            f". {interface_used(places, address)}" if several else "",
             device_engines.besides(),
         )
     if address is None:

@@ -34,11 +34,15 @@ BELOW = {
 }
 BELOW["bindings"] = set(BELOW)
 # Rooms of c10d, from the top, and engines, which are beside each other; what each may not include.
+# That of several hosts stands before the one that serves the group as a whole, and sees it.
 ROOMS = ["edge", "choose", "engines", "works", "requests", "life"]
-ENGINES = ["native", "delegate", "cuda"]
+ENGINES = ["native", "delegate", "cuda", "hosts"]
+SEEN_BY = {"hosts": ["delegate"]}
 HIDDEN = {f"c10d/{room}": ROOMS[:place] for place, room in enumerate(ROOMS)}
 HIDDEN |= {
-    f"c10d/engines/{one}": [f"engines/{other}" for other in ENGINES if other != one]
+    f"c10d/engines/{one}": [
+        f"engines/{other}" for other in ENGINES if other not in (one, *SEEN_BY.get(one, []))
+    ]
     for one in ENGINES
 }
 SEES_TORCH = {"tensors", "c10d", "ops", "bindings"}

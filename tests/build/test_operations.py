@@ -44,7 +44,7 @@ def test_an_operation_is_known_by_its_row_and_its_method(root: Path) -> None:
         assert "coll/operations.cpp" in files, kind
         others = [name for name in files if name != "coll/operations.cpp"]
         allowed = {"c10d/edge": 1, "c10d/requests": 2, "c10d/engines/native": 1}
-        allowed |= {"c10d/engines/cuda": 1, "c10d/engines/delegate": 1}
+        allowed |= {"c10d/engines/cuda": 1, "c10d/engines/delegate": 1, "c10d/engines/hosts": 1}
         for room, count in Counter(str(Path(name).parent) for name in others).items():
             assert count <= allowed.get(room, 0), f"{kind} is known to {others}"
 

@@ -132,38 +132,81 @@ def has_ipv6() -> bool:
     return os.path.exists("/proc/net/if_inet6")
 
 
+def why_no_switch() -> str | None:
+    """Say why more than two hosts cannot be connected here; None if they can."""
+    if (reason := why_no_hosts()) is not None:
+        return reason
+    name = f"fctry{os.getpid()}"
+    _ip("netns", "add", name)
+    try:
+        reason = _why_not("ip", "-n", name, "link", "add", "switch", "type", "bridge")
+    finally:
+        _ip("netns", "delete", name)
+    return reason and f"no switch: {reason}"
+
+
+def _named(number: int, letter: str) -> Host:
+    name = f"fc{os.getpid()}{letter}"
+    address6 = f"fd00:207:13::{number + 1}" if has_ipv6() else ""
+    return Host(name, name, f"10.207.13.{number + 1}", address6)
+
+
+def _add(host: Host) -> None:
+    _ip("netns", "add", host.namespace)
+
+
+def _start(host: Host) -> None:
+    _ip("-n", host.namespace, "address", "add", f"{host.address}/24", "dev", host.interface)
+    if host.address6:
+        at = [f"{host.address6}/64", "dev", host.interface, "nodad"]
+        _ip("-n", host.namespace, "address", "add", *at)
+    _ip("-n", host.namespace, "link", "set", host.interface, "up")
+    _ip("-n", host.namespace, "link", "set", "lo", "up")
+
+
+def _delete(*namespaces: str) -> None:
+    for namespace in namespaces:  # the interfaces go with them
+        subprocess.run(["ip", "netns", "delete", namespace], capture_output=True)
+
+
 @contextlib.contextmanager
 def two_hosts() -> Iterator[list[Host]]:
     """Create two connected hosts; they are gone afterwards, whatever happens.
 
     fastcomm cannot hand memory over between them, which have no abstract sockets in common.
     """
-    hosts = [
-        Host(
-            f"fc{os.getpid()}{end}",
-            f"fc{os.getpid()}{end}",
-            f"10.207.13.{number}",
-            f"fd00:207:13::{number}" if has_ipv6() else "",
-        )
-        for number, end in ((1, "a"), (2, "b"))
-    ]
+    hosts = [_named(number, letter) for number, letter in enumerate("ab")]
     try:
         for host in hosts:
-            _ip("netns", "add", host.namespace)
+            _add(host)
         first, second = hosts
         cable = ["type", "veth", "peer", "name", second.interface, "netns", second.namespace]
         _ip("-n", first.namespace, "link", "add", first.interface, *cable)
         for host in hosts:
-            _ip("-n", host.namespace, "address", "add", f"{host.address}/24", "dev", host.interface)
-            if host.address6:
-                at = [f"{host.address6}/64", "dev", host.interface, "nodad"]
-                _ip("-n", host.namespace, "address", "add", *at)
-            _ip("-n", host.namespace, "link", "set", host.interface, "up")
-            _ip("-n", host.namespace, "link", "set", "lo", "up")
+            _start(host)
         yield hosts
     finally:
-        for host in hosts:  # the interfaces go with them
-            subprocess.run(["ip", "netns", "delete", host.namespace], capture_output=True)
+        _delete(*(host.namespace for host in hosts))
+
+
+@contextlib.contextmanager
+def switched_hosts(count: int) -> Iterator[list[Host]]:
+    """Create hosts at one switch, at most eight; as `two_hosts`."""
+    hosts = [_named(number, letter) for number, letter in enumerate("stuvwxyz"[:count])]
+    switch = f"fc{os.getpid()}r"
+    try:
+        _ip("netns", "add", switch)
+        _ip("-n", switch, "link", "add", "switch", "type", "bridge")
+        _ip("-n", switch, "link", "set", "switch", "up")
+        for host in hosts:
+            _add(host)
+            cable = ["type", "veth", "peer", "name", host.interface, "netns", host.namespace]
+            _ip("-n", switch, "link", "add", host.interface, *cable)
+            _ip("-n", switch, "link", "set", host.interface, "master", "switch", "up")
+            _start(host)
+        yield hosts
+    finally:
+        _delete(switch, *(host.namespace for host in hosts))
 
 
 def cut(host: Host) -> None:

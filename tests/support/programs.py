@@ -169,6 +169,7 @@ PROGRAMS = (
     *tests("coll/test_slot_sizes.py", "slot_sizes", _BOUNDS, "core", "csrc/coll/slot_sizes.cpp"),
     *tests("coll/test_unlike.py", "unlike", _BOUNDS, "csrc/coll/unlike.cpp", ERROR),
     *tests("coll/test_list_plan.py", "list_plan", _BOUNDS, ERROR),
+    *tests("coll/test_host_layout.py", "host_layout", _BOUNDS, "csrc/coll/host_layout.cpp", ERROR),
     *tests("core/test_host_cache.py", "host_cache", _WATCHED, "core"),
     *tests(
         *("c10d/test_watch.py", "watch", (WATCHED, BOUNDS)),

@@ -139,7 +139,7 @@ Engines::Engines(std::shared_ptr<Communicator> group, GroupContext context,
     auto engine = maker(context_, std::move(own));
     if (engine == nullptr) continue;
     host_route_.push_back(engine.get());
-    registered_.push_back(std::move(engine));
+    before_.push_back(std::move(engine));
   }
   auto native = std::make_unique<NativeEngine>(std::move(group), context_, store_);
   native_ = native.get();
@@ -147,14 +147,21 @@ Engines::Engines(std::shared_ptr<Communicator> group, GroupContext context,
   host_route_.push_back(native_);
 }
 
-Engines::Engines(DelegateEngine::BackendPtr whole, GroupContext context, const std::string& label,
-                 c10::intrusive_ptr<::c10d::Store> store)
+Engines::Engines(DelegateEngine::BackendPtr whole, HostRanks host, GroupContext context,
+                 const std::string& label, c10::intrusive_ptr<::c10d::Store> store)
     : context_(std::move(context)), store_(std::move(store)) {
   auto engine = std::make_unique<DelegateEngine>(
       std::move(whole), gloo_delegate(), context_, label, Beside{},
       form_links(context_.rank, context_.size, context_.options->timeout, store_, label));
   whole_ = engine.get();
   host_ = std::move(engine);
+  if (host.group != nullptr) {
+    auto hosts = std::make_unique<HostsEngine>(std::move(host.group), std::move(host.layout),
+                                               *whole_, context_);
+    hosts_ = hosts.get();
+    host_route_.push_back(hosts_);
+    before_.push_back(std::move(hosts));
+  }
   host_route_.push_back(whole_);
 }
 
@@ -249,6 +256,7 @@ const Engines::Slot& Engines::agree(Type& type, c10::Device device) {
   const bool of_all = number == 0 && direct == nullptr;
   Route route = host_route_;
   route.pop_back();
+  if (hosts_ != nullptr && engine != whole_) route.pop_back();
   if (direct != nullptr) route.push_back(direct.get());
   route.push_back(engine);
   const std::lock_guard<std::mutex> lock(making_);
@@ -383,7 +391,7 @@ const std::string& Engines::label() const {
 
 std::vector<Engine*> Engines::others() const {
   std::vector<Engine*> engines;
-  for (const auto& each : registered_) engines.push_back(each.get());
+  for (const auto& each : before_) engines.push_back(each.get());
   const std::lock_guard<std::mutex> lock(making_);
   for (const Type& type : types_) {
     for (const Slot& slot : type.slots) {

@@ -8,8 +8,9 @@
 //                                  device, if every rank has one and the ranks' devices differ,
 //                                  else shared memory, copy by copy
 //   ... issued by continuations    shared memory
-//   ranks that share no memory     another of torch's backends for the host's memory; on a device
-//                                  a backend as above, else the same one
+//   ranks that share no memory     for the host's memory hosts that are composed, if they can be,
+//                                  then another of torch's backends; on a device a backend as
+//                                  above, else the same one
 //
 // The ranks agree on the engine for collectives with tensors on a device at the group's first one
 // there, in the order in which its operations are issued, and for ever. If kernels serve a rank's
@@ -31,7 +32,9 @@
 
 #include "c10d/engines/cuda/cuda_engine.h"
 #include "c10d/engines/delegate/delegate_engine.h"
+#include "c10d/engines/hosts/hosts_engine.h"
 #include "c10d/engines/native/native_engine.h"
+#include "c10d/life/groups.h"
 
 namespace fastcomm {
 
@@ -75,9 +78,10 @@ class Engines {
   /// For ranks that share memory. No other thread waits in the store.
   Engines(std::shared_ptr<Communicator> group, GroupContext context,
           c10::intrusive_ptr<::c10d::Store> store);
-  /// For other ranks: `whole` does everything, except where a backend for a device does it.
-  Engines(DelegateEngine::BackendPtr whole, GroupContext context, const std::string& label,
-          c10::intrusive_ptr<::c10d::Store> store);
+  /// For other ranks: `whole` does everything, except where a backend for a device does it, or the
+  /// ranks of each `host` do a part.
+  Engines(DelegateEngine::BackendPtr whole, HostRanks host, GroupContext context,
+          const std::string& label, c10::intrusive_ptr<::c10d::Store> store);
 
   /// The engine that takes a call; nullptr if none does. The first collective on a device may wait
   /// for the other ranks. Raises the failure of the group.
@@ -87,7 +91,7 @@ class Engines {
 
   /// The engine for tensors in the host's memory, and for calls without tensors.
   Engine& host() const { return *host_; }
-  /// All other engines.
+  /// All other engines, those first that stand before that one.
   std::vector<Engine*> others() const;
   /// The reason why our kernels do not serve a device; "" if they do, or it is not decided yet.
   std::string why_not_direct(c10::Device device) const;
@@ -150,11 +154,12 @@ class Engines {
 
   const GroupContext context_;
   const c10::intrusive_ptr<::c10d::Store> store_;
-  std::vector<std::unique_ptr<Engine>> registered_;
   std::unique_ptr<Engine> host_;
+  std::vector<std::unique_ptr<Engine>> before_;  // asked before it; they end first
   // The host's, as the one or the other.
   NativeEngine* native_ = nullptr;   // if ranks share memory
   DelegateEngine* whole_ = nullptr;  // else
+  HostsEngine* hosts_ = nullptr;     // before that, if there is one
   Route host_route_;
   std::mutex deciding_;        // one thread agrees; held while it waits for others
   mutable std::mutex making_;  // for moments

@@ -6,11 +6,10 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
-#include <system_error>
-#include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "c10d/edge/shared_tensor.h"
+#include "c10d/life/aside.h"
 #include "c10d/life/exception.h"
 #include "c10d/life/groups.h"
 #include "c10d/life/hooks.h"
@@ -33,17 +32,6 @@ class WithoutGil {
  private:
   PyThreadState* state_;
 };
-
-/// Drops a backend that has failed on a thread of its own: Gloo's destructor waits for its threads,
-/// of which one may be in a send that ends with its timeout. Left behind if the interpreter ends,
-/// which such a thread must not need any more.
-void let_go_aside(FastcommBackend::BackendPtr backend) {
-  if (!Py_IsInitialized()) return static_cast<void>(backend.release());
-  try {
-    std::thread([held = std::move(backend)]() mutable { held.reset(); }).detach();
-  } catch (const std::system_error&) {  // dropped here
-  }
-}
 
 /// Start of a warning of a part of a group: the group's words, and the ranks of the part.
 std::string label_of_part(const std::string& group, const std::vector<int>& ranks) {
@@ -70,7 +58,9 @@ FastcommBackend::FastcommBackend(const c10::intrusive_ptr<::c10d::Store>& store,
     bootstrap.label = label;
     Formed formed = form_group(bootstrap, rank, size, deadline_after(timeout));
     traits_ = std::move(formed.traits);
+    why_not_composed_ = formed.group != nullptr ? "all ranks share memory" : formed.host.why_not;
     if (formed.group == nullptr) {
+      host_ = std::move(formed.host);
       lane_store_ = std::move(lane_store);
       return;
     }
@@ -107,8 +97,8 @@ void FastcommBackend::delegate_to(BackendPtr whole, const std::string& hosts) {
   delegate_ = whole;
   if (!hosts.empty()) traits_.why_not_native += ". " + hosts;
   translating([&] {
-    engines_ =
-        std::make_unique<Engines>(std::move(whole), context(), label_, std::move(lane_store_));
+    engines_ = std::make_unique<Engines>(std::move(whole), std::move(host_), context(), label_,
+                                         std::move(lane_store_));
   });
   begin_record();
 }
@@ -138,10 +128,11 @@ void FastcommBackend::shutdown() {
   if (forked_from_endpoint()) return;
   const std::string failure = g_failure ? g_failure(false) : "";
   if (record_ != nullptr) record_->close(!failure.empty());
+  const std::string how =
+      failure.empty() ? "" : "destroyed its process group because of " + failure;
   // The host's engine tells the others, which wait for it.
-  for (Engine* each : engines_->others()) each->leave("");
-  engines_->host().leave(failure.empty() ? ""
-                                         : "destroyed its process group because of " + failure);
+  for (Engine* each : engines_->others()) each->leave(how);
+  engines_->host().leave(how);
 }
 
 void FastcommBackend::abort() {

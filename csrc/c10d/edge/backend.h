@@ -34,6 +34,8 @@ class FastcommBackend final : public ::c10d::Backend {
   ~FastcommBackend() override;
 
   const GroupTraits& traits() const { return traits_; }
+  /// The reason why no operation is composed of what hosts do; "" if some are.
+  const std::string& why_not_composed() const { return why_not_composed_; }
   /// Sets another backend, which does everything, if the ranks do not share memory. Collective;
   /// before the first call. `hosts` says which ranks lie where, or is "". Waits for all ranks;
   /// raises TorchError if one does not come, or the store fails.
@@ -160,8 +162,10 @@ class FastcommBackend final : public ::c10d::Backend {
   c10::intrusive_ptr<Options> options_;
   const std::string label_;
   GroupTraits traits_;
+  std::string why_not_composed_;
   Continuations::Ptr continuations_;
-  c10::intrusive_ptr<::c10d::Store> lane_store_;  // until there are engines
+  HostRanks host_;  // until there are engines, as what follows
+  c10::intrusive_ptr<::c10d::Store> lane_store_;
   BackendPtr delegate_;
   std::unique_ptr<Engines> engines_;  // nullptr until the ranks have chosen
   Coalescing coalescing_;

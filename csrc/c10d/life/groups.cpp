@@ -72,9 +72,28 @@ size_t scratch_bytes(const GroupConfig& config, int size) {
   return scratch_layout(sizes_of(config), size).total() + rings_bytes(size);
 }
 
-/// The peers, or nullptr with the reason in the traits.
+/// A part of a store.
+class PartOfStore final : public Bootstrap {
+ public:
+  PartOfStore(Bootstrap& whole, std::string prefix) : whole_(whole), prefix_(std::move(prefix)) {
+    label = whole.label;
+  }
+  void set(const std::string& key, const std::string& value) override {
+    whole_.set(prefix_ + key, value);
+  }
+  bool has(const std::string& key) override { return whole_.has(prefix_ + key); }
+  std::string get(const std::string& key, Deadline deadline) override {
+    return whole_.get(prefix_ + key, deadline);
+  }
+
+ private:
+  Bootstrap& whole_;
+  const std::string prefix_;
+};
+
+/// The peers, or nullptr with the reason in the traits, and in `shares` who shares memory.
 std::unique_ptr<Transport> find_peers(Bootstrap& bootstrap, int rank, int size, Deadline deadline,
-                                      GroupTraits& traits) {
+                                      GroupTraits& traits, std::vector<std::string>& shares) {
   const Environment& env = environment();
   traits.size = size;
   const ChosenSizes chosen = choose_slot_sizes(size);
@@ -105,12 +124,56 @@ std::unique_ptr<Transport> find_peers(Bootstrap& bootstrap, int rank, int size, 
       make_shm_transport(bootstrap, rank, size, endpoint, why_not, wanted, scratch_bytes, deadline);
   traits.native = result.group != nullptr;
   traits.why_not_native = result.reason;
+  shares = std::move(result.shares);
   traits.layout = scratch_layout(sizes_of(result.config), size);
   traits.payload_by = static_cast<ChosenBy>(result.config.payload_by);
   if (endpoint != nullptr) {
     traits.transport = concat("shared memory (", endpoint->segment().kind(), ")");
   }
   return std::move(result.group);
+}
+
+std::shared_ptr<Communicator> opened(std::unique_ptr<Transport> peers, const GroupTraits& traits) {
+  ProgressThread& driven_by = peers->size() == 1 ? idle_progress_thread() : progress_thread();
+  auto group = std::make_shared<Communicator>(std::move(peers), traits, driven_by);
+  open_groups().add(group);
+  return group;
+}
+
+/// Collective over all hosts. Of the same result on every rank.
+HostRanks form_host(Bootstrap& bootstrap, int rank, const std::vector<std::string>& shares,
+                    Deadline deadline) {
+  const int size = static_cast<int>(shares.size());
+  HostRanks host{nullptr, layout_of(shares, rank), "no host has ranks that share memory"};
+  if (shares.empty()) return host;
+  host.why_not = why_not_composed(host.layout);
+  if (!host.why_not.empty()) return host;
+  const std::vector<int>& ranks = host.layout.hosts[host.layout.own];
+  std::unique_ptr<Transport> peers;
+  GroupTraits traits;
+  std::string problem;
+  try {
+    PartOfStore own(bootstrap, concat("host/", ranks[0], "/"));
+    std::vector<std::string> unused;
+    peers = find_peers(own, host.layout.local, static_cast<int>(ranks.size()), deadline, traits,
+                       unused);
+    if (peers == nullptr) problem = traits.why_not_native;
+  } catch (const Error& error) {
+    problem = error.what();
+  }
+  // All ranks read what all say, so they decide alike.
+  PartOfStore all(bootstrap, "hosts/");
+  const std::string nonce = hex(agree(all, rank, size, "", deadline).nonce);
+  const auto key = [&](int each) { return concat(nonce, "/", each); };
+  all.set(key(rank), problem.empty() ? "ok" : "no: " + problem);
+  for (int each = 0; each < size && host.why_not.empty(); ++each) {
+    const std::string theirs = all.get(key(each), deadline);
+    if (theirs != "ok") host.why_not = concat("rank ", each, ": ", theirs);
+  }
+  if (!host.why_not.empty()) return host;
+  peers->is_part(ranks, size);
+  host.group = opened(std::move(peers), traits);
+  return host;
 }
 
 }  // namespace
@@ -125,11 +188,13 @@ Formed form_group(Bootstrap& bootstrap, int rank, int size, Deadline deadline) {
                                            "the spawn or forkserver method"));
   }
   Formed formed;
-  auto peers = find_peers(bootstrap, rank, size, deadline, formed.traits);
-  if (peers == nullptr) return formed;
-  formed.group = std::make_shared<Communicator>(
-      std::move(peers), formed.traits, size == 1 ? idle_progress_thread() : progress_thread());
-  open_groups().add(formed.group);
+  std::vector<std::string> shares;
+  auto peers = find_peers(bootstrap, rank, size, deadline, formed.traits, shares);
+  if (peers == nullptr) {
+    formed.host = form_host(bootstrap, rank, shares, deadline);
+  } else {
+    formed.group = opened(std::move(peers), formed.traits);
+  }
   return formed;
 }
 

@@ -4,15 +4,24 @@
 
 #include <memory>
 
+#include "coll/host_layout.h"
 #include "core/clock.h"
 #include "engines/cpu/communicator.h"
 #include "transport/bootstrap.h"
 
 namespace fastcomm {
 
+/// The ranks of this rank's host, in a group over several.
+struct HostRanks {
+  std::shared_ptr<Communicator> group;  // nullptr: there is no such group, on any host
+  HostLayout layout;
+  std::string why_not;  // there is none, the same on every rank
+};
+
 struct Formed {
   std::shared_ptr<Communicator> group;  // nullptr if the ranks do not share memory
   GroupTraits traits;                   // why_not_native has the reason
+  HostRanks host;                       // else
 };
 
 /// Collective: returns once all ranks have found out whether they share memory. Raises Error.

@@ -68,7 +68,7 @@ void Watch::rouse(const std::string& front) {
 void Watch::run() {
   name_thread(name_);
   std::unique_lock<std::mutex> lock(mutex_);
-  for (bool busy = true; !stop_;) {
+  for (bool busy = false; !stop_;) {
     if (busy) {
       changed_.wait_for(lock, kLook, [this] { return stop_; });
     } else {

@@ -61,8 +61,7 @@ std::shared_ptr<Operation> Communicator::enqueue(const Call& call, Milliseconds 
                                                  Operation::OnFinish on_finish) {
   std::shared_ptr<Operation> operation;
   std::exception_ptr failure;
-  check_not_forked(
-      [&] { return message_front(rank(), size(), -1, op_kind_name(call.kind), sequence_); });
+  check_not_forked([&] { return where(op_kind_name(call.kind)); });
   std::string site = call_site();  // takes the interpreter's lock: before any of this group's
   {
     std::lock_guard<std::mutex> lock(state_);
@@ -215,8 +214,8 @@ void Communicator::leave(const std::string& how) {
     left_ = true;
     if (failure_ == nullptr) {
       failure_ = std::make_exception_ptr(
-          Error(ErrorCode::kPoisoned, message_front(rank(), size(), -1, "none", sequence_) +
-                                          "this process group was destroyed; create a new one"));
+          Error(ErrorCode::kPoisoned,
+                where("none") + "this process group was destroyed; create a new one"));
     }
     const uint64_t completed = sequence_ - queue_.size();
     give_up_queue(finished);

@@ -68,6 +68,14 @@ class Communicator final : public Driven, public std::enable_shared_from_this<Co
 
   /// The reason why the group can no longer be used; nullptr while it can.
   std::exception_ptr failure() const;
+  /// The same in parts; nothing if it was merely left.
+  struct Blame {
+    ErrorCode code;
+    int peer;          // the rank at fault, by its number in messages, or -1
+    bool told;         // by a peer
+    std::string text;  // without the operation in front
+  };
+  std::optional<Blame> blame() const;
   /// True once the group was given up here or by a peer, or a peer has died; not because it was
   /// left. Changes nothing.
   bool is_in_trouble() const;
@@ -135,6 +143,7 @@ class Communicator final : public Driven, public std::enable_shared_from_this<Co
     int peer;  // the rank at fault, or -1
     std::string text;
     std::string cause = "";  // text for the peers, if another one: a control block is small
+    bool told = false;       // by a peer that gave the group up
   };
 
   /// The subject of a message.
@@ -160,7 +169,8 @@ class Communicator final : public Driven, public std::enable_shared_from_this<Co
     try {
       interrupted();
     } catch (...) {
-      abort(concat("rank ", rank(), " was interrupted in ", operation.describe()));
+      abort(
+          concat("rank ", peers_->number_of(rank()), " was interrupted in ", operation.describe()));
       throw;
     }
     asked = Clock::now();
@@ -221,6 +231,8 @@ class Communicator final : public Driven, public std::enable_shared_from_this<Co
   /// Gives up the groups that share this one's fate; without locks.
   void spread_failure();
   std::string where(const Subject& subject, int peer) const;
+  /// The same of an operation without a row here.
+  std::string where(const char* name) const { return where(Subject{name, sequence_}, -1); }
 
   std::unique_ptr<Transport> peers_;
   GroupTraits traits_;
@@ -258,6 +270,9 @@ class Communicator final : public Driven, public std::enable_shared_from_this<Co
 /// "[rank 0 of 2, peer 1, all_reduce, sequence 7]": the start of every message about an operation.
 /// fastcomm/errors.py reads it back. `peer` < 0: no peer is to blame.
 std::string message_front(int rank, int size, int peer, const char* operation, uint64_t sequence);
+
+/// A text without such a start.
+std::string without_front(const std::string& text);
 
 /// The error of a call of `operation` after the group has failed with that code and text.
 std::exception_ptr come_after(ErrorCode code, const std::string& text, const char* operation);

@@ -13,6 +13,11 @@ std::string message_front(int rank, int size, int peer, const char* operation, u
                 "] ");
 }
 
+std::string without_front(const std::string& text) {
+  const size_t end = text.find("] ");
+  return text.rfind("[rank ", 0) == 0 && end != std::string::npos ? text.substr(end + 2) : text;
+}
+
 std::exception_ptr come_after(ErrorCode code, const std::string& text, const char* operation) {
   // The front stays: the exception's attributes are about the operation that failed.
   const size_t end = text.find("] "), front = end == std::string::npos ? 0 : end + 2;
@@ -29,7 +34,8 @@ Communicator::Subject::Subject(const Operation& operation)
       sequence(operation.header().sequence) {}
 
 std::string Communicator::where(const Subject& subject, int peer) const {
-  return message_front(rank(), size(), peer, subject.name, subject.sequence);
+  return message_front(peers_->number_of(rank()), peers_->whole_size(),
+                       peer < 0 ? peer : peers_->number_of(peer), subject.name, subject.sequence);
 }
 
 void Communicator::examine() {
@@ -214,6 +220,7 @@ std::string Communicator::missing_in(const Operation& late, const Operation& hea
 }
 
 void Communicator::warn_of_wait(const Operation& operation) {
+  if (peers_->whole_size() != size()) return;  // whoever waits for the larger group warns
   const uint64_t sequence = operation.header().sequence;
   if (sequence < warned_before_) return;
   // A long operation whose steps go on is slow, not stuck: each step has its own time.
@@ -242,7 +249,7 @@ Communicator::Failure Communicator::told_by(int peer, const Subject& subject) co
   return {cause, blamed,
           where(subject, blamed) +
               concat(peers_->describe(peer), " gave the group up: ", control.reason),
-          control.reason};
+          control.reason, /*told=*/true};
 }
 
 void Communicator::fail(const Failure& failure, Finished& finished) {
@@ -317,6 +324,14 @@ void Communicator::abort(const std::string& why) {
   if (forked_from_endpoint()) return;
   const Subject subject{"none", sequence_};
   give_up({ErrorCode::kPoisoned, -1, where(subject, -1) + why});
+}
+
+std::optional<Communicator::Blame> Communicator::blame() const {
+  std::lock_guard<std::mutex> lock(state_);
+  if (!first_failure_) return std::nullopt;
+  const int peer = first_failure_->peer;
+  return Blame{first_failure_->code, peer < 0 ? peer : peers_->number_of(peer),
+               first_failure_->told, without_front(first_failure_->text)};
 }
 
 std::exception_ptr Communicator::failure() const {

@@ -154,21 +154,26 @@ void Operation::check_headers() const {
 
 // All headers are there and stay, so every rank comes to the same result.
 void Operation::raise_unlike() const {
-  std::vector<const CallHeader*> headers;
+  // By their numbers in messages; no header is known of other ranks of a larger group.
+  std::vector<const CallHeader*> headers(static_cast<size_t>(peers_.whole_size()));
+  std::vector<int> ranks(headers.size(), -1);
   for (int rank = 0; rank < peers_.size(); ++rank) {
-    headers.push_back(&notice_of(rank).header);
+    headers[peers_.number_of(rank)] = &notice_of(rank).header;
+    ranks[peers_.number_of(rank)] = rank;
   }
   const Unlike unlike =
-      tell_unlike(headers, [this](int rank) { return describe_call(notice_of(rank)); });
+      tell_unlike(headers, [&](int number) { return describe_call(notice_of(ranks[number])); });
   throw MismatchError(concat(unlike.text,
                              ". No memory was touched. Make every rank issue the same operations "
                              "in the same order with equal sizes and dtypes"),
-                      unlike.calls.brief(), unlike.odd);
+                      unlike.calls.brief(), unlike.odd < 0 ? -1 : ranks[unlike.odd]);
 }
 
 void Operation::raise_unbalanced() const {
   Told told;
-  for (int rank = 0; rank < peers_.size(); ++rank) told.add({rank}, describe_call(notice_of(rank)));
+  for (int rank = 0; rank < peers_.size(); ++rank) {
+    told.add({peers_.number_of(rank)}, describe_call(notice_of(rank)));
+  }
   throw MismatchError(
       concat("the split sizes of the ranks do not fit each other: ", told.text(),
              ". No memory was touched. What a rank sends to another must be what that expects"),

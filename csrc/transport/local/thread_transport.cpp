@@ -77,7 +77,9 @@ class ThreadTransport final : public Transport {
       return true;
     };
   }
-  std::string describe(int rank) const override { return concat("rank ", rank, " (a thread)"); }
+  std::string describe(int rank) const override {
+    return concat("rank ", number_of(rank), " (a thread)");
+  }
   bool oversubscribed() const override { return size() > usable_cores(); }
 
  private:

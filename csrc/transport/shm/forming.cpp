@@ -8,6 +8,7 @@
 //              its descriptors; the value tells which of its connections were made
 //   verdict    after the lower rank has answered and both have mapped and probed: "ok", or the
 //              problem
+//   shares     only if there is a problem: the others whose memory this rank reaches
 //
 // Every rank reads all verdicts, so all decide alike. No round waits on a socket whose other end
 // did not announce itself.
@@ -71,7 +72,8 @@ class Forming {
         nonce_(nonce),
         // The other side has announced itself: a handshake needs no more time than this.
         deadline_(std::min(deadline, Clock::now() + std::chrono::seconds(30))),
-        peers_(size) {}
+        peers_(size),
+        shared_(size, '0') {}
   ~Forming() {
     if (has_window_) endpoint_->segment().free(window_, window_bytes_);
   }
@@ -159,6 +161,9 @@ class Forming {
     return complaint_.empty() ? kOk : complaint_;
   }
 
+  /// The peers that settle() has found to share memory.
+  const std::string& reached_memory() const { return shared_; }
+
   std::unique_ptr<Transport> finish(const std::vector<Record>& records) {
     has_window_ = false;  // the group's now
     std::vector<Seat> seats;
@@ -212,8 +217,10 @@ class Forming {
       return complain(peer, "its window lies outside of its segment");
     }
     const auto* header = reinterpret_cast<const WindowHeader*>(mapping.at(window));
-    if (!mapping.readable(window, sizeof(WindowHeader)) || header->nonce.load() != nonce_)
-      complain(peer, "what it wrote is not what is read here");
+    if (!mapping.readable(window, sizeof(WindowHeader)) || header->nonce.load() != nonce_) {
+      return complain(peer, "what it wrote is not what is read here");
+    }
+    shared_[peer] = '1';
   }
 
   Endpoint* endpoint_;
@@ -226,6 +233,7 @@ class Forming {
   bool has_window_ = false;
   std::vector<std::shared_ptr<PeerProcess>> peers_;
   std::vector<Fd> sockets_;
+  std::string shared_;  // the peers that probe() has passed
   std::string complaint_;
 };
 
@@ -285,6 +293,7 @@ ShmTransportResult make_shm_transport(Bootstrap& store, int rank, int size, Endp
     const std::string& verdict = verdicts[peer];
     if (verdict == kOk) continue;
     result.reason = verdict.empty() ? concat("rank ", peer, " did not say why") : verdict;
+    result.shares = rounds.exchange_masks("shares", forming.reached_memory());
     return result;
   }
   result.group = forming.finish(records);

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "transport/bootstrap.h"
 #include "transport/shm/endpoint.h"
@@ -15,6 +16,9 @@ struct ShmTransportResult {
   std::unique_ptr<Transport> group;  // nullptr: the ranks do not all share memory
   std::string reason;                // why there is no group, the same text on every rank
   GroupConfig config;                // rank 0's
+  /// If there is no group, though every rank has memory to share: `shares[a][b]` is '1' if rank a
+  /// reaches the memory of rank b. The same on every rank.
+  std::vector<std::string> shares;
 };
 
 /// Forms a group, collectively. Ranks find out by trying whether they share memory: each writes the

@@ -66,7 +66,7 @@ bool ShmTransport::lost(int peer) const {
 }
 
 std::string ShmTransport::describe(int rank) const {
-  return concat("rank ", rank, " (pid ", seats_[rank].process->pid, ")");
+  return concat("rank ", number_of(rank), " (pid ", seats_[rank].process->pid, ")");
 }
 
 bool ShmTransport::oversubscribed() const { return size() > usable_cores(); }

@@ -84,12 +84,6 @@ std::string in_own_words(const std::string& text) {
   return concat("did not end within ", text.substr(begin, end - begin), " ms");
 }
 
-/// A text of the group without its front, "[rank 0 of 2, ...] ".
-std::string without_front(const std::string& text) {
-  const size_t end = text.find("] ");
-  return text.rfind("[rank ", 0) == 0 && end != std::string::npos ? text.substr(end + 2) : text;
-}
-
 /// Removes the place in the backend's sources: "[/.../pair.cc:545] Connection closed".
 std::string without_place(const std::string& text) {
   const size_t end = text.find("] ");
@@ -182,16 +176,50 @@ std::exception_ptr Delegate::lost(const Subject& subject, const std::exception_p
   if (links_ != nullptr && (code != ErrorCode::kTimeout || echo)) {
     // Gloo's connections end for many reasons, and do not say which.
     if (links_->hears_soon()) return noted();
-    for (const auto& [peer, how] : links_->left()) {
-      if (subject.peer < 0 || subject.peer == peer) return give_up_without(peer, how, subject);
-    }
+    if (const auto left = without_one_that_left(subject)) return left;
   }
+  return give_up_because(subject, code,
+                         concat(kind_.name, ": ", in_own_words(without_place(text))));
+}
+
+std::exception_ptr Delegate::overdue(const Subject& subject, Milliseconds timeout) {
+  if (const auto first = failure()) return first;
+  return give_up_because(subject, ErrorCode::kTimeout,
+                         concat("did not end within ", timeout.count(), " ms"));
+}
+
+std::exception_ptr Delegate::give_up_because(const Subject& subject, ErrorCode code,
+                                             const std::string& what) {
   const std::string late = code == ErrorCode::kTimeout ? late_ranks(subject) : "";
   return give_up(
       subject, code,
-      concat(kind_.name, ": ", in_own_words(without_place(text)), at_site(subject.site),
+      concat(what, at_site(subject.site),
              late.empty() ? "" : concat("; ", late, ", this rank ", subject.sequence + 1),
              advice(code)));
+}
+
+std::exception_ptr Delegate::lost_inside(const Subject& subject, ErrorCode code,
+                                         const std::string& text) {
+  // A death is known to the links, too, or soon; then all ranks tell it alike. What a peer had from
+  // another rank tells less than that rank's own words.
+  if (links_ != nullptr && links_->hears_soon()) return noted();
+  if (const auto left = without_one_that_left(subject)) return left;
+  return give_up(Error(code, front(subject) + text), {code, subject.peer, rank_, text});
+}
+
+bool Delegate::is_behind(uint64_t sequence) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return std::any_of(under_way_.begin(), under_way_.end(), [&](const UnderWay& each) {
+    return !each.is_message && each.subject->sequence < sequence;
+  });
+}
+
+std::exception_ptr Delegate::without_one_that_left(const Subject& subject) {
+  if (links_ == nullptr) return nullptr;
+  for (const auto& [peer, how] : links_->left()) {
+    if (subject.peer < 0 || subject.peer == peer) return give_up_without(peer, how, subject);
+  }
+  return nullptr;
 }
 
 std::exception_ptr Delegate::give_up(const Subject& subject, ErrorCode code,

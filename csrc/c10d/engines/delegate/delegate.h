@@ -89,6 +89,14 @@ class Delegate {
   /// The same for an operation under way, if a test for its end raised `error`: that is never about
   /// arguments, of any type.
   std::exception_ptr lost(const Subject& subject, const std::exception_ptr& error);
+  /// The error of an operation that has taken longer than its timeout. The group has failed.
+  std::exception_ptr overdue(const Subject& subject, Milliseconds timeout);
+  /// The error of an operation that failed among some of the ranks, which share memory, because of
+  /// another rank, or as another rank has told: `text` says why, and `subject` whose fault it was.
+  /// The group has failed from here on.
+  std::exception_ptr lost_inside(const Subject& subject, ErrorCode code, const std::string& text);
+  /// True if a collective before number `sequence` is under way.
+  bool is_behind(uint64_t sequence) const;
   /// Gives the group up here, and ends the operations under way. Returns the first failure: this,
   /// or an earlier one.
   std::exception_ptr give_up(const Subject& subject, ErrorCode code, const std::string& what);
@@ -118,8 +126,12 @@ class Delegate {
   /// Notes the failure, tells it, and ends the operations under way, unless an earlier one was
   /// noted. Returns the first one.
   std::exception_ptr give_up(const Error& error, const Notice& notice);
-  /// The same because of a peer that has left.
+  /// The same, with the ranks that are late, the place of the call, and advice.
+  std::exception_ptr give_up_because(const Subject& subject, ErrorCode code,
+                                     const std::string& what);
+  /// The same because of a peer that has left; or of the one that has, if this needs it.
   std::exception_ptr give_up_without(int peer, const std::string& how, const Subject& subject);
+  std::exception_ptr without_one_that_left(const Subject& subject);
   bool note(const Error& error);
   std::exception_ptr noted() const;
 

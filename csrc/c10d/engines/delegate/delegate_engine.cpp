@@ -78,6 +78,10 @@ Selection DelegateEngine::explain(const Query& query) const {
 }
 
 WorkPtr DelegateEngine::submit(const Request& request) {
+  return submit(request, [&](const Delegate::Subject&) { return request.forward(*inner_); });
+}
+
+WorkPtr DelegateEngine::submit(const Request& request, Maker make) {
   // Gloo reports no death to a caller that waits for any rank: if only one can be meant, it is that
   // one.
   const bool from_any = request.kind == OpKind::kRecv && request.peer == Request::kNoRank;
@@ -89,8 +93,9 @@ WorkPtr DelegateEngine::submit(const Request& request) {
   }
   // In a block that the backend coalesces itself, the work that ends it is watched.
   const bool watched = watch_ != nullptr && !(coalesces() && request.coalesced);
+  const Delegate::Subject subject = call.subject;
   WorkPtr work = started(std::move(call), timeout_or_default(request.timeout), watched,
-                         [&] { return request.forward(*inner_); });
+                         [&] { return make(subject); });
   // Not if the arguments were wrong: other ranks compare this number with theirs.
   if (!request.is_message()) ++sequence_;
   return work;

@@ -35,6 +35,10 @@ class DelegateEngine final : public Engine {
   bool takes(const Request& request) const override { return static_cast<bool>(request.forward); }
   Selection explain(const Query& query) const override;
   WorkPtr submit(const Request& request) override;
+  /// The same, with a work that `make` makes instead of the backend: an operation of the group
+  /// like others. It calls nothing but the delegate when it fails.
+  using Maker = c10::function_ref<WorkPtr(const Delegate::Subject&)>;
+  WorkPtr submit(const Request& request, Maker make);
   void monitored_barrier(const ::c10d::BarrierOptions& opts, bool wait_all_ranks) override;
   bool begin_block() override;
   WorkPtr end_block() override;

@@ -108,12 +108,13 @@ CommunicatorPtr Communicators::form(const Key& key, Milliseconds timeout) {
   bootstrap.label = ordinary_->label();
   try {
     look_around();
-    const auto [communicator, traits] =
+    const Formed formed =
         form_group(bootstrap, ordinary_->rank(), ordinary_->size(), deadline_after(timeout));
-    if (communicator == nullptr) throw Error(ErrorCode::kSystem, traits.why_not_native);
-    communicator->set_label(label_of(key, ordinary_->label()));
-    Communicator::share_fate(ordinary_, communicator);
-    return communicator;
+    const CommunicatorPtr& lane = formed.group;
+    if (lane == nullptr) throw Error(ErrorCode::kSystem, formed.traits.why_not_native);
+    lane->set_label(label_of(key, ordinary_->label()));
+    Communicator::share_fate(ordinary_, lane);
+    return lane;
   } catch (const Error& error) {
     if (ordinary_->failure() != nullptr) throw;
     // A store that fails may mean that a rank died: then that is reported.

@@ -1,0 +1,209 @@
+"""Operations over several hosts, beside Gloo as a whole: time, processor time, bounds of links.
+
+    python benchmarks/hosts.py --json results.jsonl     # every shape and rate below
+    python benchmarks/hosts.py --shapes 2x4 --rates 0 --ops all_reduce --sizes 64KiB
+    python benchmarks/hosts.py --show results.jsonl
+
+Hosts are network namespaces of this machine at one switch (root, and the command `ip` of iproute2;
+`tc` to limit their links), so all of them share its processors: without a limit, memory and
+processors bound every time. Both groups have the same ranks, which call them in turn. A time is the
+median of the slowest rank; processor time is that of all ranks, with two barriers of Gloo.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+from support.namespaces import Host, switched_hosts, why_no_switch  # noqa: E402
+from support.ranks import World, run_ranks  # noqa: E402
+from support.stores import join_over  # noqa: E402
+
+from fastcomm._measure.units import format_size, parse_size  # noqa: E402
+from fastcomm.bench.records import RecordWriter, read_records  # noqa: E402
+
+OPS = ("all_reduce", "reduce_scatter_tensor", "all_gather_into_tensor", "broadcast", "barrier")
+SHAPES = ("2x2", "2x4", "4x2")
+PORT = 29400
+
+
+@dataclass(frozen=True)
+class Row:
+    """One operation. ``bytes``: the larger of a rank's input and output; times in milliseconds."""
+
+    shape: str
+    rate: str  # of each host's link, "0": no limit
+    op: str
+    bytes: int
+    fastcomm_ms: float
+    gloo_ms: float
+    fastcomm_cpu_ms: float
+    gloo_cpu_ms: float
+    bound_ms: float  # of fastcomm's way: what a host sends, over the rate; 0 without a limit
+
+
+def calls(op: str, size: int, ranks: int, group: dist.ProcessGroup | None) -> Callable[[], Any]:
+    """Return a call of ``op`` whose larger tensor has ``size`` bytes."""
+    whole = torch.zeros(max(size // 4, ranks))
+    whole = whole[: len(whole) // ranks * ranks]
+    part = torch.zeros(len(whole) // ranks)
+    return {
+        "all_reduce": lambda: dist.all_reduce(whole, group=group),
+        "reduce_scatter_tensor": lambda: dist.reduce_scatter_tensor(part, whole, group=group),
+        "all_gather_into_tensor": lambda: dist.all_gather_into_tensor(whole, part, group=group),
+        "broadcast": lambda: dist.broadcast(whole, 0, group=group),
+        "barrier": lambda: dist.barrier(group=group),
+    }[op]
+
+
+def bound_ms(op: str, size: int, hosts: int, rate: str) -> float:
+    """Return the least time of what the busiest host has to send, as operations are composed."""
+    if rate == "0":
+        return 0.0
+    bits = float(rate.removesuffix("gbit")) * 1e9
+    rest = (hosts - 1) / hosts
+    factor = {
+        "all_reduce": 1.0 if hosts == 2 else 2 * rest,
+        "reduce_scatter_tensor": rest,
+        "all_gather_into_tensor": rest,
+        "broadcast": hosts - 1.0,
+        "barrier": 0.0,
+    }[op]
+    return factor * size * 8 / bits * 1e3
+
+
+def _processor_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def measure(
+    world: World, hosts: list[Host], each: int, rate: str, wanted: list[tuple[str, int]]
+) -> list[Row]:
+    """Measure on one rank, with the others; all get the rows."""
+    hosts[world.rank // each].enter()
+    join_over(dist.TCPStore(hosts[0].address, PORT, world.size, world.rank == 0), world)
+    gloo = dist.new_group(backend="gloo")
+    rows = []
+    for op, size in wanted:
+        repeats = 31 if size < 1 << 20 else 9
+        sides = {"fastcomm": dist.group.WORLD, "gloo": gloo}
+        times: dict[str, list[float]] = {name: [] for name in sides}
+        cpu = dict.fromkeys(sides, 0.0)
+        made = {name: calls(op, size, world.size, group) for name, group in sides.items()}
+        for turn in range(repeats + 2):
+            for name in sorted(sides, reverse=turn % 2 == 1):
+                dist.barrier(group=gloo)
+                used, begun = _processor_seconds(), time.perf_counter()
+                made[name]()
+                spent = time.perf_counter() - begun
+                dist.barrier(group=gloo)
+                if turn >= 2:
+                    times[name].append(spent * 1e3)
+                    cpu[name] += (_processor_seconds() - used) * 1e3 / repeats
+        slowest = torch.tensor([statistics.median(times[name]) for name in sides])
+        dist.all_reduce(slowest, op=dist.ReduceOp.MAX, group=gloo)
+        used_by_all = torch.tensor(list(cpu.values()))
+        dist.all_reduce(used_by_all, group=gloo)
+        (ours, other), (our_cpu, other_cpu) = slowest.tolist(), used_by_all.tolist()
+        bound = bound_ms(op, size, len(hosts), rate)
+        figures = (round(value, 3) for value in (ours, other, our_cpu, other_cpu, bound))
+        rows.append(Row(f"{len(hosts)}x{each}", rate, op, size, *figures))
+    return rows
+
+
+def run(options: argparse.Namespace) -> Iterator[Row]:
+    """Yield the rows of every shape and rate."""
+    wanted = [(op, size) for op in options.ops for size in options.sizes if op != "barrier"]
+    wanted += [("barrier", 0)] * ("barrier" in options.ops)
+    for shape in options.shapes:
+        number, each = map(int, shape.split("x"))
+        for rate in options.rates:
+            with switched_hosts(number) as hosts:
+                for host in hosts if rate != "0" else []:
+                    limit = ["rate", rate, "burst", "128k", "limit", "4m"]
+                    command = ["tc", "qdisc", "add", "dev", host.interface, "root", "tbf", *limit]
+                    subprocess.run(["ip", "netns", "exec", host.namespace, *command], check=True)
+                found = run_ranks(number * each, measure, hosts, each, rate, wanted)
+            yield from found[0]
+
+
+def is_wanted(row: dict[str, Any], options: argparse.Namespace) -> bool:
+    """Tell whether a row is among those that the options ask for."""
+    sized = row["op"] == "barrier" or row["bytes"] in options.sizes
+    asked = {"shape": options.shapes, "rate": options.rates, "op": options.ops}
+    return sized and all(row[name] in values for name, values in asked.items())
+
+
+def show(rows: list[dict[str, Any]], style: str) -> str:
+    """Return the table of rows."""
+    from tabulate import tabulate
+
+    def line(row: dict[str, Any]) -> list[str]:
+        ours, gloo = row["fastcomm_ms"], row["gloo_ms"]
+        over = f"{ours / row['bound_ms']:.2f}" if row["bound_ms"] >= 1 else ""
+        processors = row["fastcomm_cpu_ms"] / row["gloo_cpu_ms"]
+        link = "no limit" if row["rate"] == "0" else row["rate"].replace("gbit", " Gbit/s")
+        size = format_size(row["bytes"]) if row["bytes"] else ""
+        times = [f"{ours:.2f}", f"{gloo:.2f}", f"{gloo / ours:.2f}", over, f"{processors:.2f}"]
+        return [row["shape"].replace("x", " x "), link, row["op"], size, *times]
+
+    headers = ["hosts x ranks", "link", "operation", "size", "fastcomm ms", "Gloo ms"]
+    headers += ["times faster", "over the bound", "processor time"]
+    align = ["left"] * 4 + ["right"] * 5
+    body = [line(row) for row in rows]
+    return str(tabulate(body, headers, tablefmt=style, colalign=align, disable_numparse=True))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure, or show what was measured."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+
+    def listed(kind: Callable[[str], Any]) -> Callable[[str], list[Any]]:
+        return lambda text: [kind(word) for word in text.split(",")]
+
+    parser.add_argument("--shapes", type=listed(str), default=list(SHAPES), help="hosts x ranks")
+    parser.add_argument("--rates", type=listed(str), default=["0", "1gbit"], help="0: no limit")
+    parser.add_argument("--ops", type=listed(str), default=list(OPS))
+    parser.add_argument(
+        "--sizes", type=listed(parse_size), default=[8, 64 << 10, 1 << 20, 25 << 20]
+    )
+    parser.add_argument("--json", type=Path, help="file of records to create")
+    parser.add_argument("--show", type=Path, help="records to show instead of measuring")
+    parser.add_argument("--style", default="simple", help="of the table: simple, github, ...")
+    options = parser.parse_args(arguments)
+    if options.show is not None:
+        rows = [row for row in read_records(options.show).rows if is_wanted(row, options)]
+        print(show(rows, options.style))
+        return 0
+    if (reason := why_no_switch()) is not None:
+        print(f"hosts.py: {reason}", file=sys.stderr)
+        return 1
+    rows = []
+    writer = None if options.json is None else RecordWriter(options.json, sys.argv)
+    for row in run(options):
+        rows.append(asdict(row))
+        if writer is not None:
+            writer.write(rows[-1])
+    print(show(rows, options.style))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,104 @@
+#include "c10d/engines/hosts/host_exchange.h"
+
+#include <ATen/ops/empty.h>
+
+#include <cstring>
+
+#include "coll/describe_call.h"
+#include "coll/unlike.h"
+
+namespace fastcomm {
+namespace {
+
+at::Tensor bytes(uint64_t count) {
+  return at::empty({static_cast<int64_t>(std::max<uint64_t>(count, 1))}, at::kByte);
+}
+
+}  // namespace
+
+struct HostExchange::Envelope {
+  CallHeader header;
+  char detail[kDetailBytes];
+  char data[kEnclosedBytes];
+};
+
+HostExchange::HostExchange(HostLayout layout, int ranks, Wire::BackendPtr gloo)
+    : layout_(std::move(layout)),
+      ranks_(ranks),
+      wire_(std::move(gloo)),
+      written_(layout_.hosts.size()),
+      received_(layout_.hosts.size()),
+      awaited_(layout_.hosts.size()) {}
+
+char* HostExchange::scratch(uint64_t count) {
+  if (!scratch_.defined() || static_cast<uint64_t>(scratch_.numel()) < count) {
+    scratch_ = bytes(count);
+  }
+  return static_cast<char*>(scratch_.data_ptr());
+}
+
+void HostExchange::begin(const HostCall& call, HostPath path) {
+  own_ = make_header(call.call, call.sequence, static_cast<uint8_t>(path));
+  if (posted_) return;
+  each_other([&](int host) {
+    for (const int parity : {0, 1}) {
+      written_[host][parity] = bytes(sizeof(Envelope));
+      received_[host][parity] = bytes(sizeof(Envelope));
+      post_envelope(host, parity);
+    }
+  });
+  posted_ = true;
+}
+
+void HostExchange::post_envelope(int host, int parity) {
+  awaited_[host][parity] = wire_.receive(layout_.counterpart(host), Mail::kEnvelope,
+                                         received_[host][parity].data_ptr(), sizeof(Envelope));
+}
+
+void HostExchange::send_envelope(const HostCall& call, int host, const void* data, size_t count) {
+  auto* envelope = static_cast<Envelope*>(written_[host][parity()].data_ptr());
+  std::memset(envelope, 0, sizeof(*envelope));
+  envelope->header = own_;
+  cut_text(envelope->detail, kDetailBytes, call.call.detail.c_str());
+  if (count != 0) std::memcpy(envelope->data, data, count);
+  send(sent_envelopes_, host, Mail::kEnvelope, envelope, sizeof(Envelope));
+}
+
+const HostExchange::Envelope& HostExchange::received(int host) const {
+  return *static_cast<const Envelope*>(received_[host][parity()].data_ptr());
+}
+
+void HostExchange::read_envelopes(const HostCall& call) {
+  bool alike = true;
+  each_other([&](int host) {
+    Wire::wait(awaited_[host][parity()], call.look);
+    alike = alike && same_call(received(host).header, own_);
+  });
+  if (alike) return;
+  std::vector<const CallHeader*> headers(static_cast<size_t>(ranks_));
+  std::vector<const char*> details(headers.size(), call.call.detail.c_str());
+  headers[layout_.counterpart(own())] = &own_;
+  each_other([&](int host) {
+    headers[layout_.counterpart(host)] = &received(host).header;
+    details[layout_.counterpart(host)] = received(host).detail;
+  });
+  const Unlike unlike = tell_unlike(headers, [&](int rank) {
+    CallHeader shown = *headers[rank];
+    shown.sequence = call.number;
+    return describe_call(shown, has_detail(shown) ? details[rank] : "");
+  });
+  throw MismatchError(concat(unlike.text,
+                             ". No memory was touched. Make every rank issue the same operations "
+                             "in the same order with equal sizes and dtypes"),
+                      unlike.calls.brief(), unlike.odd);
+}
+
+const char* HostExchange::enclosed(int host) const { return received(host).data; }
+
+void HostExchange::end_envelopes(const HostCall& call) {
+  each_other([&](int host) { post_envelope(host, parity()); });
+  ++envelopes_;
+  wait(sent_envelopes_, call);
+}
+
+}  // namespace fastcomm

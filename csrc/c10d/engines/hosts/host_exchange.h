@@ -1,0 +1,146 @@
+// Messages of a call between a rank and those in its place on other hosts, and their memory.
+//
+// The first messages of a call are envelopes: the call's header, which the other host compares with
+// its own before it sends anything else, or writes to a user's tensor; and data, if there is little
+// of it. Receives for two envelopes of each host are always posted: a host can be one call ahead of
+// another, not two, since it needs the other's envelope of each call. Receives for data are posted
+// before the envelope that lets the other host send it, as far as there is room.
+//
+// Who sends data has read all hosts' envelopes: so data that arrives is that of a call in which all
+// hosts agree, and may go straight to the user's tensor.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <vector>
+
+#include "c10d/engines/hosts/host_inside.h"
+#include "c10d/engines/hosts/wire.h"
+#include "coll/host_layout.h"
+#include "coll/plan.h"
+
+namespace fastcomm {
+
+/// The way of a call, which must be the same on all hosts.
+enum class HostPath : uint8_t { kShort = 0, kLong = 1 };
+
+/// Used by one thread, and after an error not any more. Then messages may be under way, for which
+/// the destructor waits.
+class HostExchange {
+ public:
+  using Messages = std::vector<Wire::Message>;
+
+  /// A part of a long message on its way.
+  struct Chunk {
+    Span span{};  // of the message
+    char* memory = nullptr;
+    Messages expected, results, sent;
+  };
+
+  static constexpr uint64_t kChunksUnderWay = 3;
+  static constexpr uint64_t kEnclosedBytes = 2048;  // in an envelope
+
+  HostExchange(HostLayout layout, int ranks, Wire::BackendPtr gloo);
+
+  const HostLayout& layout() const { return layout_; }
+  int own() const { return layout_.own; }
+  int num_hosts() const { return layout_.num_hosts(); }
+  /// Calls `act(host)` for each other host.
+  template <class Act>
+  void each_other(const Act& act) const {
+    for (int host = 0; host < num_hosts(); ++host) {
+      if (host != own()) act(host);
+    }
+  }
+
+  /// Memory of this object, the same as long as no more is asked for. No message may be under way
+  /// in it.
+  char* scratch(uint64_t bytes);
+
+  /// Begins a call that exchanges envelopes.
+  void begin(const HostCall& call, HostPath path);
+  /// With the same data for each host, or `data_for(host)`.
+  void send_envelopes(const HostCall& call, const void* data = nullptr, size_t bytes = 0) {
+    send_envelopes(call, bytes, [data](int) { return data; });
+  }
+  template <class DataFor>
+  void send_envelopes(const HostCall& call, size_t bytes, const DataFor& data_for) {
+    each_other([&](int host) { send_envelope(call, host, data_for(host), bytes); });
+  }
+  /// Returns when all hosts have sent theirs. Raises MismatchError if they do not fit.
+  void read_envelopes(const HostCall& call);
+  /// The data in a host's, until end_envelopes().
+  const char* enclosed(int host) const;
+  /// Returns when its own have been sent: the group may be destroyed after the call.
+  void end_envelopes(const HostCall& call);
+
+  void expect(Messages& messages, int host, Mail mail, void* data, uint64_t bytes) {
+    messages.push_back(wire_.receive(layout_.counterpart(host), mail, data, bytes));
+  }
+  void send(Messages& messages, int host, Mail mail, const void* data, uint64_t bytes) {
+    messages.push_back(wire_.send(layout_.counterpart(host), mail, data, bytes));
+  }
+  static void wait(Messages& messages, const HostCall& call) { Wire::wait(messages, call.look); }
+  /// Of calls in one piece. Members, since whoever drops a message may wait for it.
+  Messages& expected() { return expected_; }
+  Messages& sent() { return sent_; }
+
+  /// Carries a long message out in chunks of `each` of `count` elements, with `bytes` of memory for
+  /// each under way. Calls for each in turn `plan.prepare(chunk)`, which posts receives, then
+  /// `open`, which sends once compared() has returned, `middle`, and `close`, which ends what is
+  /// under way. Later chunks are opened before earlier ones are closed.
+  template <class Plan>
+  void in_chunks(HostCall& call, uint64_t count, uint64_t each, uint64_t bytes, Plan& plan) {
+    const uint64_t chunks = ceil_div(count, each), under_way = smaller(chunks, kChunksUnderWay);
+    char* const memory = scratch(under_way * bytes);
+    compared_ = false;
+    for (uint64_t index = 0; index < under_way; ++index) {
+      ring_[index].memory = memory + index * bytes;
+      ring_[index].span = cut(count, each, index);
+      plan.prepare(ring_[index]);
+    }
+    send_envelopes(call);
+    for (uint64_t turn = 0; turn < chunks + 2; ++turn) {
+      if (turn < chunks) plan.open(ring_[turn % kChunksUnderWay]);
+      if (turn >= 1 && turn <= chunks) plan.middle(ring_[(turn - 1) % kChunksUnderWay]);
+      if (turn < 2) continue;
+      Chunk& oldest = ring_[(turn - 2) % kChunksUnderWay];
+      plan.close(oldest);
+      if (turn + 1 >= chunks) continue;
+      oldest.span = cut(count, each, turn + 1);
+      plan.prepare(oldest);
+    }
+  }
+  /// Of such a message: returns once the call is known to be the same on all hosts.
+  void compared(const HostCall& call) {
+    if (compared_) return;
+    read_envelopes(call);
+    end_envelopes(call);
+    compared_ = true;
+  }
+
+ private:
+  struct Envelope;
+
+  void post_envelope(int host, int parity);
+  void send_envelope(const HostCall& call, int host, const void* data, size_t bytes);
+  int parity() const { return static_cast<int>(envelopes_ & 1); }
+  const Envelope& received(int host) const;
+
+  const HostLayout layout_;
+  const int ranks_;
+  Wire wire_;
+  bool posted_ = false, compared_ = false;
+  uint64_t envelopes_ = 0;  // sent to each host
+  // By host and parity.
+  std::vector<std::array<at::Tensor, 2>> written_, received_;
+  std::vector<std::array<Wire::Message, 2>> awaited_;
+  CallHeader own_{};  // of the call
+  Messages sent_envelopes_;
+  at::Tensor scratch_;
+  Messages expected_, sent_;
+  std::array<Chunk, kChunksUnderWay> ring_;
+};
+
+}  // namespace fastcomm

@@ -1,0 +1,185 @@
+#include "c10d/engines/hosts/host_moves.h"
+
+#include "c10d/engines/hosts/host_sum.h"
+
+#include <cstring>
+
+namespace fastcomm {
+namespace {
+
+void copy_bytes(void* to, const void* from, uint64_t bytes) {
+  if (bytes != 0) std::memcpy(to, from, bytes);
+}
+
+struct GatherInChunks {
+  using Chunk = HostExchange::Chunk;
+
+  HostCall& call;
+  HostInside& inside;
+  HostExchange& between;
+  const uint64_t size = dtype_size(call.call.dtype);
+  const uint64_t each =
+      std::max<uint64_t>(kHostChunkBytes / size / static_cast<uint64_t>(inside.size()), 1);
+
+  char* output(const Chunk& chunk, int rank) const {
+    return static_cast<char*>(call.call.outputs[rank]) + chunk.span.first * size;
+  }
+  const char* input(const Chunk& chunk) const {
+    return static_cast<const char*>(call.call.input) + chunk.span.first * size;
+  }
+  void gather(const Chunk& chunk, int host, const void* own) {
+    std::vector<void*> outputs;
+    for (const int rank : between.layout().hosts[host]) outputs.push_back(output(chunk, rank));
+    inside.all_gather(call, call.call.dtype, own, chunk.span.count, std::move(outputs));
+  }
+
+  void prepare(Chunk& chunk) {
+    between.each_other([&](int host) {
+      between.expect(chunk.expected, host, Mail::kResult,
+                     output(chunk, between.layout().counterpart(host)), chunk.span.count * size);
+    });
+  }
+
+  void open(Chunk& chunk) {
+    between.compared(call);
+    between.each_other([&](int host) {
+      between.send(chunk.sent, host, Mail::kResult, input(chunk), chunk.span.count * size);
+    });
+    gather(chunk, between.own(), input(chunk));
+  }
+
+  void middle(Chunk& chunk) {
+    HostExchange::wait(chunk.expected, call);
+    between.each_other(
+        [&](int host) { gather(chunk, host, output(chunk, between.layout().counterpart(host))); });
+  }
+
+  void close(Chunk& chunk) { HostExchange::wait(chunk.sent, call); }
+};
+
+struct SpreadInChunks {
+  using Chunk = HostExchange::Chunk;
+
+  HostCall& call;
+  HostInside& inside;
+  HostExchange& between;
+  // One host's ranks come after another's.
+  const int root_host = call.call.root / inside.size();
+  const int root_place = call.call.root % inside.size();
+  const uint64_t size = dtype_size(call.call.dtype);
+  const uint64_t each = kHostChunkBytes / size;
+  const bool gives = root_host == between.own();
+
+  char* data(uint64_t element) const {
+    return static_cast<char*>(call.call.output) + element * size;
+  }
+  uint64_t slice(const Chunk& chunk) const {
+    return ceil_div(chunk.span.count, static_cast<uint64_t>(inside.size()));
+  }
+  /// As of a sum's slices: the last ones may overlap.
+  uint64_t start(const Chunk& chunk, int rank) const {
+    const uint64_t length = slice(chunk);
+    return chunk.span.first +
+           smaller(static_cast<uint64_t>(rank) * length, chunk.span.count - length);
+  }
+  char* own_slice(const Chunk& chunk) const { return data(start(chunk, inside.rank())); }
+
+  void prepare(Chunk& chunk) {
+    if (gives) return;
+    between.expect(chunk.expected, root_host, Mail::kResult, own_slice(chunk), slice(chunk) * size);
+  }
+
+  void open(Chunk& chunk) {
+    between.compared(call);
+    if (!gives) return;
+    inside.broadcast(call, call.call.dtype, data(chunk.span.first), chunk.span.count, root_place);
+    between.each_other([&](int host) {
+      between.send(chunk.sent, host, Mail::kResult, own_slice(chunk), slice(chunk) * size);
+    });
+  }
+
+  void middle(Chunk& chunk) {
+    if (gives) return;
+    HostExchange::wait(chunk.expected, call);
+    std::vector<void*> outputs;
+    for (int rank = 0; rank < inside.size(); ++rank) outputs.push_back(data(start(chunk, rank)));
+    inside.all_gather(call, call.call.dtype, own_slice(chunk), slice(chunk), std::move(outputs));
+  }
+
+  void close(Chunk& chunk) { HostExchange::wait(chunk.sent, call); }
+};
+
+void spread_short(HostCall& call, HostInside& inside, HostExchange& between) {
+  const Call& user = call.call;
+  const int root_host = user.root / inside.size(), root_place = user.root % inside.size();
+  const uint64_t bytes = user.bytes();
+  const bool leads = inside.rank() == 0, gives = root_host == between.own();
+  const bool apart = bytes > HostExchange::kEnclosedBytes;
+  char* const copy = between.scratch(kShortSumBytes);  // users' memory is written at the end
+  if (leads) between.begin(call, HostPath::kShort);
+  if (gives) {
+    if (inside.rank() == root_place) copy_bytes(copy, user.output, bytes);
+    inside.broadcast(call, user.dtype, copy, user.count, root_place);
+    if (leads) {
+      between.send_envelopes(call, copy, apart ? 0 : bytes);
+      between.read_envelopes(call);
+      between.end_envelopes(call);
+      between.each_other([&](int host) {
+        if (apart) between.send(between.sent(), host, Mail::kResult, copy, bytes);
+      });
+    }
+    inside.barrier(call);
+    if (inside.rank() != root_place) copy_bytes(user.output, copy, bytes);
+    return HostExchange::wait(between.sent(), call);
+  }
+  if (leads) {
+    if (apart) between.expect(between.expected(), root_host, Mail::kResult, copy, bytes);
+    between.send_envelopes(call);
+    between.read_envelopes(call);
+    if (!apart) copy_bytes(copy, between.enclosed(root_host), bytes);
+    between.end_envelopes(call);
+    HostExchange::wait(between.expected(), call);
+  }
+  inside.broadcast(call, user.dtype, leads ? copy : user.output, user.count, 0);
+  if (leads) copy_bytes(user.output, copy, bytes);
+}
+
+}  // namespace
+
+void gather_to_all(HostCall& call, HostInside& inside, HostExchange& between) {
+  GatherInChunks plan{call, inside, between};
+  const uint64_t bytes = call.call.bytes();
+  if (bytes <= HostExchange::kEnclosedBytes) {
+    const HostExchange::Chunk all{{0, call.call.count}};
+    between.begin(call, HostPath::kShort);
+    between.send_envelopes(call, call.call.input, bytes);
+    between.read_envelopes(call);
+    plan.gather(all, between.own(), call.call.input);
+    between.each_other([&](int host) { plan.gather(all, host, between.enclosed(host)); });
+    return between.end_envelopes(call);
+  }
+  between.begin(call, HostPath::kLong);
+  inside.barrier(call);
+  between.in_chunks(call, call.call.count, plan.each, 0, plan);
+}
+
+void spread(HostCall& call, HostInside& inside, HostExchange& between) {
+  if (call.call.bytes() <= kShortSumBytes) return spread_short(call, inside, between);
+  SpreadInChunks plan{call, inside, between};
+  between.begin(call, HostPath::kLong);
+  inside.barrier(call);
+  between.in_chunks(call, call.call.count, plan.each, 0, plan);
+}
+
+void meet(HostCall& call, HostInside& inside, HostExchange& between) {
+  inside.barrier(call);
+  if (inside.rank() == 0) {
+    between.begin(call, HostPath::kShort);
+    between.send_envelopes(call);
+    between.read_envelopes(call);
+    between.end_envelopes(call);
+  }
+  inside.barrier(call);
+}
+
+}  // namespace fastcomm

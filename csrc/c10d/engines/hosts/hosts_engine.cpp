@@ -1,0 +1,252 @@
+#include "c10d/engines/hosts/hosts_engine.h"
+
+#include <cctype>
+#include <thread>
+
+#include "c10d/engines/hosts/host_moves.h"
+#include "c10d/engines/hosts/host_sum.h"
+#include "c10d/life/aside.h"
+#include "c10d/life/exception.h"
+#include "c10d/requests/calls.h"
+#include "tensors/dtype.h"
+#include "transport/fork.h"
+
+namespace fastcomm {
+
+namespace {
+
+bool is_linear(ReduceOp op) {
+  return op == ReduceOp::kSum || op == ReduceOp::kAvg || op == ReduceOp::kPremulSum;
+}
+
+/// True if there is a kernel for this. The same on every rank.
+bool is_reduced(const at::Tensor& tensor, ReduceOp op) {
+  if (tensor.is_complex() && !is_linear(op)) return false;
+  return why_no_reduction(dtype_of(c10::toRealValueType(tensor.scalar_type())), op) == nullptr;
+}
+
+/// True if messages of all ranks have one size, as all ranks see it.
+bool is_even(const Request& request) {
+  for (const auto* lists : {&request.input_lists, &request.output_lists}) {
+    if (lists->empty()) continue;
+    const at::TensorList single = request.inputs.empty() ? request.outputs : request.inputs;
+    if (lists->size() != 1 || single.size() != 1) return false;
+    if (!are_even((*lists)[0], single[0])) return false;
+  }
+  return true;
+}
+
+/// A text of calls without their numbers: inside a host each step has one.
+std::string without_numbers(std::string text) {
+  const std::string before = "), sequence ";
+  for (size_t at = 0; (at = text.find(before, at)) != std::string::npos;) {
+    size_t end = at + before.size();
+    while (end < text.size() && std::isdigit(static_cast<unsigned char>(text[end])) != 0) ++end;
+    ++at;  // behind the bracket
+    text.erase(at, end - at);
+  }
+  return text;
+}
+
+constexpr const char* kEnded = "this process group was destroyed; create a new one";
+
+void carry_out(HostCall& call, HostInside& inside, HostExchange& between) {
+  switch (row_of(call.call.kind).hosts) {
+    case HostWay::kSum:
+      return sum_to_all(call, inside, between);
+    case HostWay::kSumParts:
+      return sum_parts(call, inside, between);
+    case HostWay::kGather:
+      return gather_to_all(call, inside, between);
+    case HostWay::kSpread:
+      return spread(call, inside, between);
+    case HostWay::kMeet:
+      return meet(call, inside, between);
+    case HostWay::kNone:
+      break;
+  }
+  throw Error(ErrorCode::kUnsupported,
+              concat(op_kind_name(call.call.kind), ": not composed of what hosts do"));
+}
+
+}  // namespace
+
+/// A request that was issued: one call, or one for each tensor of a list.
+struct HostsEngine::Issued {
+  Calls calls;
+  Delegate::Subject subject;
+  uint64_t number = 0;  // of those that this engine has: a continuation's are not among them
+  Milliseconds timeout;
+  Deadline deadline;
+  GroupWork::FuturePtr future = make_future();
+  Tensors value;
+};
+
+/// Stands for it in the work that c10d gets.
+class HostsEngine::IssuedWork final : public ::c10d::Work {
+ public:
+  IssuedWork(int rank, ::c10d::OpType type, GroupWork::FuturePtr future)
+      : ::c10d::Work(rank, type), future_(std::move(future)) {}
+  GroupWork::FuturePtr getFuture() override { return future_; }
+
+ private:
+  const GroupWork::FuturePtr future_;
+};
+
+HostsEngine::HostsEngine(std::shared_ptr<Communicator> inside, HostLayout layout,
+                         DelegateEngine& whole, GroupContext context)
+    : Engine(std::move(context)),
+      whole_(whole),
+      delegate_(whole.delegate()),
+      inside_(std::move(inside)),
+      between_(std::make_unique<HostExchange>(std::move(layout), size(), whole.inner())),
+      watch_(std::make_unique<Watch>("fc-hosts", [this] { return run_all(); })) {}
+
+HostsEngine::~HostsEngine() {
+  if (forked_from_endpoint()) return;  // abandoned
+  leave("");
+  watch_->stop();
+  run_all();  // ends each
+  if (delegate_->has_failed()) let_go_aside(std::move(between_));
+}
+
+void HostsEngine::abandon() {
+  static_cast<void>(watch_.release());
+  static_cast<void>(between_.release());
+  static_cast<void>(new auto(std::move(inside_)));
+}
+
+bool HostsEngine::takes(const Query& query) const {
+  const OperationRow& row = row_of(query.kind);
+  return row.hosts != HostWay::kNone &&
+         (!row.reduces || why_no_reduction(query.dtype, query.op) == nullptr);
+}
+
+bool HostsEngine::takes(const Request& request) const {
+  const OperationRow& row = row_of(request.kind);
+  if (row.hosts == HostWay::kNone || Continuations::here().depth != 0) return false;
+  for (const at::TensorList tensors : {request.inputs, request.outputs}) {
+    for (const at::Tensor& each : tensors) {
+      if (each.layout() != at::kStrided) return false;
+      if (row.reduces && !is_reduced(each, reduce_op_of(*request.op))) return false;
+    }
+  }
+  return is_even(request);
+}
+
+Selection HostsEngine::explain(const Query& query) const {
+  const HostLayout& layout = between_->layout();
+  return {Algorithm::kComposed,
+          concat(layout.num_hosts(), " hosts of ", layout.ranks_per_host(),
+                 " ranks: shared memory inside each, ", whole_.name(), " between them",
+                 row_of(query.kind).reduces ? "; the bits are those of one host" : "")};
+}
+
+WorkPtr HostsEngine::submit(const Request& request) {
+  std::shared_ptr<Issued> issued;
+  WorkPtr work = whole_.submit(request, [&](const Delegate::Subject& subject) -> WorkPtr {
+    const std::string front = delegate_->front(subject);
+    if (is_ending()) throw Error(ErrorCode::kPoisoned, front + kEnded);
+    watch_->wake(front);  // before anything is queued, lest there be no thread
+    issued = std::make_shared<Issued>();
+    issued->calls = calls_of({rank(), size()}, request);
+    issued->subject = subject;
+    issued->timeout = timeout_or_default(request.timeout);
+    issued->deadline = deadline_after(issued->timeout);
+    issued->value = request.value();
+    return c10::make_intrusive<IssuedWork>(rank(), request.type, issued->future);
+  });
+  if (issued == nullptr) return work;  // it has failed
+  // After the delegate knows of it, which a failure is then about.
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    issued->number = issued_++;
+    queue_.push_back(std::move(issued));
+  }
+  watch_->wake();
+  return work;
+}
+
+bool HostsEngine::run_all() {
+  for (;;) {
+    std::shared_ptr<Issued> issued;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (queue_.empty()) return false;
+      issued = std::move(queue_.front());
+      queue_.pop_front();
+    }
+    run(*issued);
+  }
+}
+
+void HostsEngine::run(Issued& issued) {
+  std::exception_ptr error;
+  try {
+    look(issued);
+    HostInside inside(inside_);
+    for (Prepared& each : issued.calls) {
+      HostCall call{each.call, issued.number, issued.subject.sequence, [&] { look(issued); }};
+      if (row_of(each.call.kind).hosts == HostWay::kMeet) finish_earlier(issued);
+      carry_out(call, inside, *between_);
+      each.held.write_back();
+    }
+  } catch (...) {
+    error = failed(issued, std::current_exception());
+  }
+  settle_future(*issued.future, as_torch_error(error), issued.value);
+}
+
+void HostsEngine::finish_earlier(const Issued& issued) {
+  while (delegate_->is_behind(issued.subject.sequence)) {
+    look(issued);
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+}
+
+void HostsEngine::look(const Issued& issued) {
+  const Delegate::Subject& subject = issued.subject;
+  if (Clock::now() > issued.deadline) delegate_->overdue(subject, issued.timeout);
+  if (const auto failure = delegate_->failure()) {
+    // Peers on this host that do not hear of it in another way.
+    inside_->failed(subject.operation, code_of(failure), without_front(what_of(failure)));
+    std::rethrow_exception(failure);
+  }
+  if (!is_ending()) return;
+  if (leaving_) inside_->leave(how_);  // lest the wait that this ends give the group up
+  throw Error(ErrorCode::kPoisoned, delegate_->front(subject) + kEnded);
+}
+
+std::exception_ptr HostsEngine::failed(const Issued& issued, const std::exception_ptr& error) {
+  if (const auto first = delegate_->failure()) return first;
+  if (is_ending()) return error;
+  Delegate::Subject subject = issued.subject;
+  try {
+    std::rethrow_exception(error);
+  } catch (const MismatchError& mismatch) {  // between hosts
+    subject.peer = mismatch.odd;
+    return delegate_->give_up(subject, mismatch.code(), mismatch.what());
+  } catch (const Error& own) {
+    const auto blame = inside_->blame();
+    if (!blame && inside_->failure() != nullptr) return error;  // it was left
+    if (!blame) return delegate_->give_up(subject, own.code(), without_front(own.what()));
+    subject.peer = blame->peer;
+    const std::string text = without_numbers(blame->text);
+    const bool others =
+        blame->told || blame->code == ErrorCode::kPeerLost || blame->code == ErrorCode::kPeerLeft;
+    if (others) return delegate_->lost_inside(subject, blame->code, text);
+    const bool mismatch = blame->code == ErrorCode::kMismatch;
+    return delegate_->give_up(subject, own.code(), mismatch ? text : without_front(own.what()));
+  } catch (...) {  // the wire's
+    return delegate_->lost(subject, error);
+  }
+}
+
+void HostsEngine::leave(const std::string& how) {
+  if (leaving_) return;
+  how_ = how;
+  leaving_ = true;
+  inside_->leave(how);
+}
+
+}  // namespace fastcomm

@@ -1,0 +1,78 @@
+// The engine of ranks on several hosts: inside each host shared memory, between them what torch
+// ships.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "c10d/engines/delegate/delegate_engine.h"
+#include "c10d/engines/engine.h"
+#include "c10d/engines/hosts/host_exchange.h"
+#include "c10d/life/watch.h"
+#include "c10d/requests/prepared.h"
+
+namespace fastcomm {
+
+/// Stands before the engine that serves the group as a whole, and shares its order of calls, its
+/// failures and its ways to tell them. Takes the operations whose rows say how they are composed
+/// (HostWay), of tensors on a device through the host's memory; not those that a continuation
+/// issues, which have an order of their own.
+///
+/// Progress: one thread for each group runs the calls one after the other; callers wait for it. So
+/// the steps inside a host have one order on all of its ranks, too.
+class HostsEngine final : public Engine {
+ public:
+  /// `inside` are the ranks of this host; `whole` lives longer.
+  HostsEngine(std::shared_ptr<Communicator> inside, HostLayout layout, DelegateEngine& whole,
+              GroupContext context);
+  ~HostsEngine() override;
+
+  std::string name() const override { return "shared memory and " + whole_.name(); }
+  bool is_native() const override { return true; }
+  bool takes(const Request& request) const override;
+  bool takes(const Query& query) const override;
+  Selection explain(const Query& query) const override;
+  WorkPtr submit(const Request& request) override;
+  /// Its calls are among those of the engine for the whole.
+  uint64_t submitted() const override { return 0; }
+
+  std::exception_ptr failure() const override { return whole_.failure(); }
+  bool is_in_trouble() const override { return whole_.is_in_trouble(); }
+  void fail(const std::exception_ptr& why) override { whole_.fail(why); }
+  void abort() override { whole_.abort(); }
+  void leave(const std::string& how) override;
+  void abandon() override;
+
+ private:
+  struct Issued;
+  class IssuedWork;
+
+  /// True if nothing more can be done: the group is destroyed, or the interpreter ends.
+  bool is_ending() const { return leaving_ || watch_->has_stopped(); }
+  /// Runs what has been issued. For the watch; raises nothing.
+  bool run_all();
+  void run(Issued& issued);
+  /// Returns when the group's earlier calls are done, also those of the engine for the whole: a
+  /// barrier comes after them.
+  void finish_earlier(const Issued& issued);
+  /// The error of a call that ended with `error`, after the group has been given up.
+  std::exception_ptr failed(const Issued& issued, const std::exception_ptr& error);
+  /// Raises what ends a wait.
+  void look(const Issued& issued);
+
+  DelegateEngine& whole_;
+  const std::shared_ptr<Delegate> delegate_;
+  std::shared_ptr<Communicator> inside_;
+  std::unique_ptr<HostExchange> between_;
+  std::mutex mutex_;
+  std::deque<std::shared_ptr<Issued>> queue_;  // under mutex_, as the number of all issued
+  uint64_t issued_ = 0;
+  std::string how_;                   // this rank leaves; set before
+  std::atomic<bool> leaving_{false};  // which is stored with release, and loaded with acquire
+  std::unique_ptr<Watch> watch_;      // last: its thread uses what is above
+};
+
+}  // namespace fastcomm

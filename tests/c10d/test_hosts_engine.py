@@ -1,0 +1,394 @@
+"""Operations over several hosts, composed of what each host does: bits, order and failures."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from support.caught import Caught, catch
+from support.namespaces import Host
+from support.patience import SOON
+from support.ranks import World, run_outcomes, run_ranks
+from support.reductions import COMPLEX, DTYPES, OPS, exists, inputs, op_of, reduced, same
+from support.stores import join_over
+
+import fastcomm
+
+pytestmark = pytest.mark.serial  # network namespaces
+
+SHORT_BYTES = 64 * 1024  # kShortSumBytes of csrc/c10d/engines/hosts
+CHUNK_BYTES = 4 << 20  # kHostChunkBytes
+ENCLOSED_BYTES = 2048  # HostExchange::kEnclosedBytes
+
+
+def _join(world: World, hosts: list[Host], port: int, places: str) -> None:
+    """Join the group; ``places`` has a host's number for each rank."""
+    hosts[int(places[world.rank])].enter()
+    store = dist.TCPStore(hosts[int(places[0])].address, port, world.size, world.rank == 0)
+    join_over(store, world)
+
+
+def _counts(dtype: torch.dtype) -> list[int]:
+    """Return numbers of elements around the limits of the ways that a sum goes."""
+    partial = max(dtype.itemsize, 4 if dtype.is_floating_point else 1)
+    short, chunk = SHORT_BYTES // partial, CHUNK_BYTES // partial
+    enclosed = ENCLOSED_BYTES // partial
+    return [0, 1, 2, enclosed, enclosed + 1, short, short + 1, short + 3, chunk + 1]
+
+
+def _sums(world: World, hosts: list[Host], port: int, places: str) -> None:
+    _join(world, hosts, port, places)
+    for dtype in DTYPES:
+        for count in (67, SHORT_BYTES // dtype.itemsize + 101):
+            terms = [inputs(dtype, count, rank) for rank in range(world.size)]
+            for op in OPS:
+                if not exists(op, dtype):
+                    continue
+                assert fastcomm.explain("all_reduce", terms[0], op=op).algorithm == "composed"
+                mine = terms[world.rank].clone()
+                work = dist.all_reduce(mine, op=op_of(op), async_op=op == "max")
+                if work is not None:
+                    work.wait()
+                assert same(mine, reduced(terms, op), op), (dtype, count, op)
+
+
+@pytest.mark.parametrize("places", ["0011", "00001111"])
+def test_bits_are_those_of_one_host(hosts: list[Host], places: str) -> None:
+    run_ranks(len(places), _sums, hosts, 29900 + len(places), places)
+
+
+@pytest.mark.parametrize("places", ["00112233", "001122"])
+def test_bits_over_more_hosts(four_hosts: list[Host], places: str) -> None:
+    run_ranks(len(places), _sums, four_hosts, 29910 + len(places), places)
+
+
+def _of_all_sizes(world: World, hosts: list[Host], port: int, places: str) -> None:
+    _join(world, hosts, port, places)
+    for dtype in (torch.float32, torch.bfloat16, torch.float64):
+        for count in _counts(dtype):
+            terms = [inputs(dtype, count, rank) for rank in range(world.size)]
+            mine = terms[world.rank].clone()
+            dist.all_reduce(mine, op=dist.ReduceOp.AVG)
+            assert same(mine, reduced(terms, "avg"), "avg"), (dtype, count)
+    terms = [torch.arange(4_000_001.0) * (rank + 1) for rank in range(world.size)]  # four chunks
+    total = terms[world.rank].clone()
+    dist.all_reduce(total)
+    assert same(total, reduced(terms, "sum"), "sum")
+
+
+def _random(dtype: torch.dtype, count: int, rank: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1000 * count + rank)
+    return torch.randint(0, 2, (count * dtype.itemsize,), generator=generator).byte().view(dtype)
+
+
+def _moves(world: World, hosts: list[Host], port: int, places: str) -> None:
+    """Compare the other composed operations with what torch makes of all ranks' tensors."""
+    _join(world, hosts, port, places)
+    rank, size = world.rank, world.size
+    for dtype in (torch.float32, torch.bfloat16, torch.int64, torch.bool):
+        short = SHORT_BYTES // dtype.itemsize
+        enclosed = ENCLOSED_BYTES // dtype.itemsize
+        counts = [1, enclosed, enclosed + 1, short, short + 3]
+        for count in [0, *counts, 2_500_001] if dtype == torch.float32 else counts:
+            each = [_random(dtype, count, peer) for peer in range(size)]
+            whole = torch.zeros(size * count, dtype=dtype)
+            dist.all_gather_into_tensor(whole, each[rank])
+            assert _same_bytes(whole, torch.cat(each)), (dtype, count)
+            parts = [torch.zeros(count, dtype=dtype) for _ in range(size)]
+            dist.all_gather(parts, each[rank])
+            assert _same_bytes(torch.cat(parts), torch.cat(each)), (dtype, count)
+            root = count % size
+            got = each[rank].clone()
+            dist.broadcast(got, root)
+            assert _same_bytes(got, each[root]), (dtype, count)
+            dist.barrier()
+
+
+def _parts_of_sums(world: World, hosts: list[Host], port: int, places: str) -> None:
+    _join(world, hosts, port, places)
+    rank, size = world.rank, world.size
+    for dtype in (torch.float32, torch.bfloat16, torch.int32):
+        for count in (1, ENCLOSED_BYTES // 4, ENCLOSED_BYTES // 4 + 1, 2_400_001 // size):
+            terms = [inputs(dtype, count * size, peer) for peer in range(size)]
+            own = slice(rank * count, (rank + 1) * count)
+            for op in ("sum", "avg", "max"):
+                part = torch.zeros(count, dtype=dtype)
+                dist.reduce_scatter_tensor(part, terms[rank], op=op_of(op))
+                assert same(part, reduced([term[own] for term in terms], op), op), (dtype, count)
+            listed = list(terms[rank].clone().chunk(size))
+            dist.reduce_scatter(part, listed)
+            assert same(part, reduced([term[own] for term in terms], "sum"), "sum"), (dtype, count)
+
+
+def _same_bytes(got: torch.Tensor, wanted: torch.Tensor) -> bool:
+    return torch.equal(got.view(torch.uint8), wanted.view(torch.uint8))
+
+
+MOVES = pytest.mark.parametrize("what", [_moves, _parts_of_sums])
+
+
+@MOVES
+@pytest.mark.parametrize("places", ["0011", "00001111"])
+def test_moves(hosts: list[Host], places: str, what: Any) -> None:
+    run_ranks(len(places), what, hosts, 29950 + len(places), places)
+
+
+@MOVES
+def test_moves_over_more_hosts(four_hosts: list[Host], what: Any) -> None:
+    run_ranks(6, what, four_hosts, 29960, "001122")
+
+
+def _others(world: World, hosts: list[Host], port: int) -> None:
+    """Lists, and what is left to Gloo."""
+    _join(world, hosts, port, "0011")
+    rank, size = world.rank, world.size
+    with dist._coalescing_manager():
+        gathered = [torch.zeros(size, count) for count in (3, 50_000)]
+        for each in gathered:
+            dist.all_gather_into_tensor(each, torch.full_like(each[:1], float(rank)))
+    assert all(each[:, 0].tolist() == [0.0, 1.0, 2.0, 3.0] for each in gathered)
+    with dist._coalescing_manager():
+        scattered = [torch.zeros(count) for count in (3, 50_000)]
+        for each in scattered:
+            dist.reduce_scatter_tensor(each, torch.ones(size * len(each)))
+    assert all(each.unique().tolist() == [4.0] for each in scattered)
+    total = torch.ones(3)
+    dist.reduce(total, 2)
+    assert rank != 2 or total.tolist() == [4.0] * 3
+
+
+def test_others_run_on_gloo_as_a_whole(hosts: list[Host]) -> None:
+    run_ranks(4, _others, hosts, 29961)
+
+
+def test_every_size(hosts: list[Host]) -> None:
+    run_ranks(4, _of_all_sizes, hosts, 29920, "0011")
+
+
+def test_every_size_over_more_hosts(four_hosts: list[Host]) -> None:
+    run_ranks(8, _of_all_sizes, four_hosts, 29921, "00112233")
+
+
+def _tensors_of_all_kinds(world: World, hosts: list[Host], port: int) -> None:
+    _join(world, hosts, port, "0011")
+    for dtype in COMPLEX:
+        terms = [torch.view_as_complex(torch.randn(99, 2).to(torch.zeros((), dtype=dtype).real))
+                 for _ in range(world.size)]  # fmt: skip
+        dist.broadcast(stacked := torch.view_as_real(torch.stack(terms)), 0)
+        terms = list(torch.view_as_complex(stacked))
+        mine = terms[world.rank].clone()
+        dist.all_reduce(mine)
+        assert same(mine, reduced(terms, "sum"), "sum")
+    strided = torch.full((6, 40_000), float(world.rank))[:, ::2]
+    dist.all_reduce(strided)
+    assert strided.unique().tolist() == [6.0]
+    whole = fastcomm.empty(100_000)
+    whole.fill_(world.rank)
+    dist.all_reduce(whole)
+    assert whole.unique().tolist() == [6.0]
+    expanded = torch.zeros(1).expand(5)
+    assert catch(dist.all_reduce, expanded).kind == "CollectiveArgumentError"
+    several = [torch.full((count,), float(world.rank)) for count in (3, 40_000, 0)]
+    dist.all_reduce_coalesced(several)
+    assert [each.unique().tolist() for each in several] == [[6.0], [6.0], []]
+
+
+def test_tensors_of_all_kinds(hosts: list[Host]) -> None:
+    run_ranks(4, _tensors_of_all_kinds, hosts, 29922)
+
+
+def _in_one_order(world: World, hosts: list[Host], port: int) -> None:
+    """Composed calls, and those of Gloo as a whole, asynchronous and waited for in any order."""
+    _join(world, hosts, port, "0011")
+    rank, size = world.rank, world.size
+    for _ in range(5):
+        sums = [torch.full((count,), float(rank)) for count in (1, 700_000, 20, 2_000_000, 5)]
+        parts = torch.empty(size, 1000)
+        works = []
+        for index, each in enumerate(sums):
+            works.append(dist.all_reduce(each, async_op=True))
+            if index == 2:
+                own = torch.full((1, 1000), float(rank))
+                works.append(dist.all_gather_into_tensor(parts, own, async_op=True))
+        for work in reversed(works):
+            work.wait()
+        assert all(each.unique().tolist() == [6.0] for each in sums)
+        assert parts[:, 0].tolist() == [0.0, 1.0, 2.0, 3.0]
+    _wait_by_a_barrier(world)
+    future = dist.all_reduce(torch.ones(3), async_op=True).get_future()
+    (summed,) = future.then(lambda done: [done.value()[0] * 2]).wait()
+    assert summed.tolist() == [8.0] * 3
+    # Those that a continuation issues have an order of their own, in which Gloo serves them: they
+    # do not count among the others, before which they come on some ranks and not on others.
+    for turn in range(5):
+        again = dist.all_reduce(torch.ones(3), async_op=True).get_future()
+        nested = again.then(lambda done: dist.all_reduce(done.value()[0], async_op=True).wait())
+        if rank % 2 == turn % 2:
+            time.sleep(0.02)
+        dist.all_reduce(torch.ones(3))
+        nested.wait()
+
+
+def _wait_by_a_barrier(world: World) -> None:
+    """As users of Gloo do: a barrier comes after all that was issued before."""
+    for _ in range(5):
+        summed = torch.ones(1_000_000)
+        parts = [torch.empty(300_000) for _ in range(world.size)] if world.rank == 0 else None
+        dist.all_reduce(summed, async_op=True)
+        dist.gather(torch.full((300_000,), float(world.rank)), parts, async_op=True)
+        dist.barrier()
+        assert summed.unique().tolist() == [4.0]
+        if parts is not None:
+            assert [part.unique().tolist() for part in parts] == [[0.0], [1.0], [2.0], [3.0]]
+
+
+def test_calls_keep_their_order(hosts: list[Host]) -> None:
+    run_ranks(4, _in_one_order, hosts, 29923)
+
+
+def _why_not(world: World, hosts: list[Host], port: int, places: str) -> tuple[str, str]:
+    _join(world, hosts, port, places)
+    total = torch.ones(3)
+    dist.all_reduce(total)
+    assert total.tolist() == [world.size] * 3
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    return backend.why_not_composed, fastcomm.explain("all_reduce", total).algorithm
+
+
+PLACES = {
+    "01": "each host has one rank",
+    "0101": "give the first 2 ranks to one host",
+    "001": "differ in their numbers of ranks",
+}
+
+
+@pytest.mark.parametrize("places", PLACES)
+def test_other_placements_run_on_gloo_as_a_whole(hosts: list[Host], places: str) -> None:
+    for why, algorithm in run_ranks(len(places), _why_not, hosts, 29930 + len(places), places):
+        assert PLACES[places] in why
+        assert algorithm == "gloo"
+
+
+def _parts(world: World, hosts: list[Host], port: int) -> list[str]:
+    _join(world, hosts, port, "0011")
+    found = []
+    for ranks in ([0, 1], [0, 2], [3, 2, 1, 0], [0, 1, 3]):
+        group: Any = dist.new_group(ranks)
+        if world.rank in ranks:
+            total = torch.full((5,), float(world.rank))
+            dist.all_reduce(total, group=group)
+            assert total.tolist() == [float(sum(ranks))] * 5
+            found.append(fastcomm.explain("all_reduce", total, group=group).algorithm)
+    return found
+
+
+def test_parts_of_a_group(hosts: list[Host]) -> None:
+    first, second, third, fourth = run_ranks(4, _parts, hosts, 29934)
+    assert first == ["one-shot", "gloo", "composed", "gloo"]
+    assert second == ["one-shot", "composed", "gloo"]
+    assert third == ["gloo", "composed"]
+    assert fourth == ["composed", "gloo"]
+
+
+# What each rank calls: sizes, in elements of fp32.
+UNLIKE = {
+    "short": [10, 10, 11, 11],
+    "short and long": [10, 10, 100_000, 100_000],
+    "long": [100_000, 100_000, 100_001, 100_001],
+    "within a host": [100_000, 100_000, 100_000, 10],
+}
+
+
+def _unlike(world: World, hosts: list[Host], port: int, sizes: list[int]) -> Caught:
+    _join(world, hosts, port, "0011")
+    dist.all_reduce(torch.ones(3))
+    x = torch.full((sizes[world.rank],), 7.0)
+    caught = catch(dist.all_reduce, x)
+    assert x.unique().tolist() == [7.0]
+    assert catch(dist.all_reduce, torch.ones(3)).kind == caught.kind
+    return caught
+
+
+@pytest.mark.parametrize("case", UNLIKE)
+def test_calls_are_compared_between_hosts(hosts: list[Host], case: str) -> None:
+    for caught in run_ranks(4, _unlike, hosts, 29940, UNLIKE[case]):
+        assert caught.kind == "CollectiveMismatchError", caught
+        if "comes after the process group has failed" not in caught.text:
+            assert (caught.operation, caught.sequence, caught.world_size) == ("all_reduce", 1, 4)
+        assert "called all_reduce(sum, float32" in caught.text
+        assert caught.seconds < SOON
+
+
+def _late(world: World, hosts: list[Host], port: int, who: int) -> Caught | None:
+    _join(world, hosts, port, "0011")
+    dist.all_reduce(torch.ones(3))
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    backend.set_timeout(timedelta(seconds=1.5))
+    if world.rank == who:
+        world.hear("given up")
+        return None
+    caught = catch(dist.all_reduce, torch.ones(100_000))
+    if world.rank == (who + 1) % world.size:
+        world.tell("given up")
+    return caught
+
+
+@pytest.mark.parametrize("who", [1, 2])
+def test_a_timeout_names_the_rank_that_is_late(hosts: list[Host], who: int) -> None:
+    told = run_ranks(4, _late, hosts, 29941, who)
+    for caught in [one for one in told if one is not None]:
+        assert caught.kind == "CollectiveTimeoutError", caught
+        assert f"rank {who} (pid" in caught.text and "has issued 1 operation" in caught.text
+        assert 1.4 < caught.seconds < 1.5 + SOON
+
+
+def _again(world: World, hosts: list[Host], port: int) -> None:
+    hosts[world.rank // 2].enter()
+    for number in range(3):
+        store = dist.TCPStore(hosts[0].address, port + number, world.size, world.rank == 0)
+        join_over(store, world)
+        dist.all_reduce(torch.ones(3))
+        # Nobody waits, or too late.
+        works = [dist.all_reduce(torch.ones(count), async_op=True) for count in (3, 100_000)]
+        dist.destroy_process_group()
+        for work in works:
+            if (raised := raised_by(work.wait)) is not None:
+                assert "this process group was destroyed" in raised or "rank " in raised
+
+
+def raised_by(call: Callable[[], Any]) -> str | None:
+    try:
+        call()
+    except RuntimeError as error:
+        return str(error)
+    return None
+
+
+def test_groups_are_destroyed_and_made_again(hosts: list[Host]) -> None:
+    run_ranks(4, _again, hosts, 29942)
+
+
+def _leaves_early(world: World, hosts: list[Host], port: int) -> str:
+    """Rank 0 ends, by an exception, while its call waits for the other host."""
+    _join(world, hosts, port, "0011")
+    dist.all_reduce(torch.ones(3))
+    if world.rank == 0:
+        dist.all_reduce(torch.ones(100_000), async_op=True)
+        time.sleep(0.3)
+        raise ValueError("enough")
+    if world.rank > 1:
+        time.sleep(2)
+    return catch(dist.all_reduce, torch.ones(100_000)).text
+
+
+def test_a_rank_that_ends_waits_for_no_host(hosts: list[Host]) -> None:
+    outcomes = run_outcomes(4, _leaves_early, hosts, 29943)
+    assert outcomes[0].error is not None and "enough" in outcomes[0].error
+    for outcome in outcomes[1:]:
+        assert outcome.error is None, outcome.error
+        assert "rank 0 (pid" in outcome.value, outcome.value

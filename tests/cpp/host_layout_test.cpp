@@ -1,0 +1,63 @@
+// How ranks lie on hosts, and which placements compose (coll/host_layout.h).
+//
+//   host_layout_test [CASE [SEED]]
+#include "coll/host_layout.h"
+
+#include "check.h"
+
+namespace fastcomm::testing {
+namespace {
+
+/// `hosts[rank]` names the rank's host.
+std::vector<std::string> masks(const std::string& hosts) {
+  std::vector<std::string> all;
+  for (const char one : hosts) {
+    std::string mask;
+    for (const char other : hosts) mask += one == other ? '1' : '0';
+    all.push_back(mask);
+  }
+  return all;
+}
+
+std::string why_not(const std::string& hosts) {
+  return why_not_composed(layout_of(masks(hosts), 0));
+}
+
+CASE(placements) {
+  for (const char* good : {"aabb", "aaaabbbb", "aabbccdd", "aabbcc", "bbaa"}) {
+    EXPECT(why_not(good).empty(), good, ": ", why_not(good));
+  }
+  EXPECT(why_not("abab").find("the first 2 ranks to one host") != std::string::npos);
+  EXPECT(why_not("abba").find("the first 2 ranks to one host") != std::string::npos);
+  EXPECT(why_not("aab").find("numbers of ranks") != std::string::npos);
+  EXPECT(why_not("aaabbb").find("3 ranks, which is no power") != std::string::npos);
+  EXPECT(why_not("abcd").find("one rank") != std::string::npos);
+  EXPECT(why_not("aaaa").find("all ranks share") != std::string::npos);
+}
+
+CASE(places) {
+  const auto all = masks("aabbcc");
+  const HostLayout layout = layout_of(all, 3);
+  EXPECT(layout.num_hosts() == 3 && layout.ranks_per_host() == 2);
+  EXPECT(layout.own == 1 && layout.local == 1);
+  EXPECT(layout.counterpart(0) == 1 && layout.counterpart(2) == 5);
+  const std::vector<std::vector<int>> hosts{{0, 1}, {2, 3}, {4, 5}};
+  EXPECT(layout.hosts == hosts);
+}
+
+/// Memory that is reached in one direction, or by some of a host's ranks, makes no hosts.
+CASE(oddities) {
+  for (const auto& [one, other] : {std::pair(0, 2), std::pair(2, 0), std::pair(0, 1)}) {
+    auto all = masks("aabb");
+    char& reached = all[static_cast<size_t>(one)][static_cast<size_t>(other)];
+    reached = reached == '1' ? '0' : '1';
+    const HostLayout layout = layout_of(all, 0);
+    EXPECT(layout.hosts.empty());
+    EXPECT(!why_not_composed(layout).empty());
+  }
+}
+
+}  // namespace
+}  // namespace fastcomm::testing
+
+int main(int argc, char** argv) { return fastcomm::testing::run_cases(argc, argv); }
