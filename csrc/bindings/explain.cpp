@@ -68,6 +68,9 @@ std::optional<py::dict> explain(const FastcommBackend& backend, const std::strin
   Selection selection = engine.explain(query);
   if (&engine == &backend.engines().host() && !backend.traits().native) {
     selection.reason = backend.traits().why_not_native;
+    if (backend.why_not_composed().empty()) {
+      selection.reason += "; of several hosts this operation is not composed";
+    }
   }
   const bool kernels_declined = std::any_of(route.begin(), serving, [](const Engine* earlier) {
     return earlier->is_native() && earlier->is_on_devices();

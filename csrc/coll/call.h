@@ -59,6 +59,7 @@ struct Call {
   /// The user's call of which this one is a step, if it is one: peers compare that, messages show
   /// it, and `signature` numbers the step. Read while the operation is made.
   const Call* part_of = nullptr;
+  std::string site;  // of that: the place of the call in the program, if it is known
 
   uint64_t bytes() const { return count * dtype_size(dtype); }
 };

@@ -31,7 +31,8 @@ HostLayout layout_of(const std::vector<std::string>& shares, int rank) {
 }
 
 std::string why_not_composed(const HostLayout& layout) {
-  if (layout.num_hosts() == 0) return "the ranks that share memory are no hosts apart from others";
+  if (layout.num_hosts() == 0)
+    return "who shares memory with whom does not divide the ranks into hosts";
   if (layout.num_hosts() == 1) return "all ranks share memory";
   const int each = layout.ranks_per_host();
   bool alone = true, alike = true, ordered = true;

@@ -67,7 +67,7 @@ const std::vector<Setting>& settings() {
   static const auto* const table = new std::vector<Setting>{
       words("FASTCOMM_TRANSPORT", "auto, memfd, posix, gloo", &Environment::transport,
             "how ranks share memory: `posix` by `shm_open`; `gloo`: every group of more than one "
-            "rank runs on Gloo, as on several hosts"),
+            "rank runs on Gloo"),
       number("FASTCOMM_SEGMENT_MB", "4096", Limits{8, 1 << 20}, kMiB, 1,
              &Environment::segment_bytes,
              "most shared memory that a process may use, for slots and tensors; taken only as "

@@ -21,10 +21,11 @@ class Explanation:
         operation: name of the operation, as in ``torch.distributed``.
         native: True where fastcomm moves the data itself, False where another backend does or
             nothing can.
-        algorithm: ``"one-shot"``, ``"pipelined"``, ``"by table"``, ``"flags"``, ``"ring"`` or
-            ``"nothing"``. Without a native path: the name of another torch backend (``"gloo"``,
-            which serves the whole group; ``"nccl"``, which serves tensors on its devices), or
-            ``"refused"``, as for a reduction that is not defined for a type.
+        algorithm: ``"one-shot"``, ``"pipelined"``, ``"by table"``, ``"flags"``, ``"ring"``,
+            ``"composed"`` (over several hosts) or ``"nothing"``. Without a native path: the name of
+            another torch backend (``"gloo"``, which serves all that is not composed in a group over
+            several hosts; ``"nccl"``, which serves tensors on its devices), or ``"refused"``, as
+            for a reduction that is not defined for a type.
         bytes: size of one rank's message.
         reason: the reason for the choice, in words.
     """

@@ -62,12 +62,12 @@ class Why:
             return (
                 f"this group of {size} ranks runs on shared memory inside each host, and on Gloo "
                 f"between them; what is not composed of the two runs on Gloo as a whole (see "
-                f"docs/limits.md): {self.not_native}. {hosts}"
+                f"docs/limits.md): {self.not_native}" + (f". {hosts}" if hosts else "")
             )
         text = f"this group of {size} ranks runs on Gloo, not on shared memory: {self.not_native}"
         if not hosts:
             return text
-        return f"{text}. {hosts}. Sums are not composed of those of hosts: {self.not_composed}"
+        return f"{text}. {hosts}. It is not composed of hosts, because {self.not_composed}"
 
 
 def form(

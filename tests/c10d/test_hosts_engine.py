@@ -314,6 +314,32 @@ def _unlike(world: World, hosts: list[Host], port: int, sizes: list[int]) -> Cau
     return caught
 
 
+def _unlike_moves(world: World, hosts: list[Host], port: int, what: str, who: int) -> Caught:
+    """One rank calls with more elements; no tensor of any rank is touched."""
+    _join(world, hosts, port, "0011")
+    dist.barrier()
+    size = world.size
+    count = (10 if "short" in what else 100_000) + (1 if world.rank == who else 0)
+    part, whole = torch.full((count,), 7.0), torch.full((size * count,), 7.0)
+    if "broadcast" in what:
+        caught = catch(dist.broadcast, part, 0)
+    elif "all_gather" in what:
+        caught = catch(dist.all_gather_into_tensor, whole, part)
+    else:
+        caught = catch(dist.reduce_scatter_tensor, part, whole)
+    if caught.kind == "CollectiveMismatchError":
+        assert part.unique().tolist() == [7.0] and whole.unique().tolist() == [7.0]
+    return caught
+
+
+@pytest.mark.parametrize("who", [1, 2, 3])
+@pytest.mark.parametrize("length", ["short", "long"])
+@pytest.mark.parametrize("what", ["broadcast", "all_gather", "reduce_scatter"])
+def test_other_calls_are_compared_too(hosts: list[Host], what: str, length: str, who: int) -> None:
+    told = run_ranks(4, _unlike_moves, hosts, 29944, f"{length} {what}", who)
+    assert [caught.kind for caught in told] == ["CollectiveMismatchError"] * 4, told
+
+
 @pytest.mark.parametrize("case", UNLIKE)
 def test_calls_are_compared_between_hosts(hosts: list[Host], case: str) -> None:
     for caught in run_ranks(4, _unlike, hosts, 29940, UNLIKE[case]):
@@ -392,3 +418,30 @@ def test_a_rank_that_ends_waits_for_no_host(hosts: list[Host]) -> None:
     for outcome in outcomes[1:]:
         assert outcome.error is None, outcome.error
         assert "rank 0 (pid" in outcome.value, outcome.value
+
+
+def _leaves_calls_behind(world: World, hosts: list[Host], port: int) -> str | None:
+    """The ranks of the first host destroy the group while calls of theirs wait for the other."""
+    _join(world, hosts, port, "0011")
+    dist.all_reduce(torch.ones(3))
+    kept = dist.group.WORLD  # as a DistributedDataParallel does
+    if world.rank < 2:
+        out = torch.empty(4 * 1_000_000)
+        dist.all_gather_into_tensor(out, torch.ones(1_000_000), async_op=True)
+        time.sleep(0.3)
+        dist.destroy_process_group()
+        del out
+        world.hear("told")
+        assert kept is not None
+        return None
+    time.sleep(1)
+    text = catch(dist.all_reduce, torch.ones(3)).text
+    if world.rank == 2:
+        world.tell("told")
+    return text
+
+
+def test_a_rank_that_leaves_calls_behind_tells_the_others(hosts: list[Host]) -> None:
+    told = run_ranks(4, _leaves_calls_behind, hosts, 29945)
+    for text in told[2:]:
+        assert "destroyed its process group with 1 call under way" in text, text

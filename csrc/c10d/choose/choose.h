@@ -8,9 +8,9 @@
 //                                  device, if every rank has one and the ranks' devices differ,
 //                                  else shared memory, copy by copy
 //   ... issued by continuations    shared memory
-//   ranks that share no memory     for the host's memory hosts that are composed, if they can be,
-//                                  then another of torch's backends; on a device a backend as
-//                                  above, else the same one
+//   ranks that share no memory     in the host's memory: the engine of several hosts, if they can
+//                                  be composed, then another of torch's backends; on a device: a
+//                                  backend as above, else the same
 //
 // The ranks agree on the engine for collectives with tensors on a device at the group's first one
 // there, in the order in which its operations are issued, and for ever. If kernels serve a rank's

@@ -142,9 +142,9 @@ std::shared_ptr<Communicator> opened(std::unique_ptr<Transport> peers, const Gro
 
 /// Collective over all hosts. Of the same result on every rank.
 HostRanks form_host(Bootstrap& bootstrap, int rank, const std::vector<std::string>& shares,
-                    Deadline deadline) {
+                    const std::string& why_not_tried, Deadline deadline) {
   const int size = static_cast<int>(shares.size());
-  HostRanks host{nullptr, layout_of(shares, rank), "no host has ranks that share memory"};
+  HostRanks host{nullptr, layout_of(shares, rank), why_not_tried};
   if (shares.empty()) return host;
   host.why_not = why_not_composed(host.layout);
   if (!host.why_not.empty()) return host;
@@ -165,7 +165,7 @@ HostRanks form_host(Bootstrap& bootstrap, int rank, const std::vector<std::strin
   PartOfStore all(bootstrap, "hosts/");
   const std::string nonce = hex(agree(all, rank, size, "", deadline).nonce);
   const auto key = [&](int each) { return concat(nonce, "/", each); };
-  all.set(key(rank), problem.empty() ? "ok" : "no: " + problem);
+  all.set(key(rank), problem.empty() ? "ok" : concat("numbered within its host: ", problem));
   for (int each = 0; each < size && host.why_not.empty(); ++each) {
     const std::string theirs = all.get(key(each), deadline);
     if (theirs != "ok") host.why_not = concat("rank ", each, ": ", theirs);
@@ -191,7 +191,7 @@ Formed form_group(Bootstrap& bootstrap, int rank, int size, Deadline deadline) {
   std::vector<std::string> shares;
   auto peers = find_peers(bootstrap, rank, size, deadline, formed.traits, shares);
   if (peers == nullptr) {
-    formed.host = form_host(bootstrap, rank, shares, deadline);
+    formed.host = form_host(bootstrap, rank, shares, formed.traits.why_not_native, deadline);
   } else {
     formed.group = opened(std::move(peers), formed.traits);
   }

@@ -55,8 +55,7 @@ void Watch::rouse(const std::string& front) {
   const std::lock_guard<std::mutex> lock(mutex_);
   try {
     if (!stop_ && !thread_.joinable()) {
-      thread_ = start_thread(front + "no thread can be started that looks after devices: ",
-                             [this] { run(); });
+      thread_ = start_thread(front + "no thread can be started: ", [this] { run(); });
     }
   } catch (const Error&) {
     awake_ = false;

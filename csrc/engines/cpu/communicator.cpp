@@ -62,13 +62,15 @@ std::shared_ptr<Operation> Communicator::enqueue(const Call& call, Milliseconds 
   std::shared_ptr<Operation> operation;
   std::exception_ptr failure;
   check_not_forked([&] { return where(op_kind_name(call.kind)); });
-  std::string site = call_site();  // takes the interpreter's lock: before any of this group's
+  // Takes the interpreter's lock: before any of this group's.
+  std::string site = call.part_of == nullptr ? call_site() : call.part_of->site;
   {
     std::lock_guard<std::mutex> lock(state_);
     operation = std::make_shared<Operation>(call, *peers_, traits_, sequence_.load(), timeout,
                                             std::move(site));
     operation->on_finish = std::move(on_finish);
-    operation->span = begin_span(label_, op_kind_name(call.kind), sequence_, call.bytes());
+    if (call.part_of == nullptr)
+      operation->span = begin_span(label_, op_kind_name(call.kind), sequence_, call.bytes());
     if (failure_ != nullptr) {
       failure = failed_before(op_kind_name(call.kind));
     } else {

@@ -207,6 +207,13 @@ std::exception_ptr Delegate::lost_inside(const Subject& subject, ErrorCode code,
   return give_up(Error(code, front(subject) + text), {code, subject.peer, rank_, text});
 }
 
+void Delegate::leave_behind(uint64_t calls) {
+  if (links_ == nullptr || noted() != nullptr) return;
+  links_->tell({ErrorCode::kPeerLeft, rank_, rank_,
+                concat("it destroyed its process group with ", calls,
+                       calls == 1 ? " call" : " calls", " under way")});
+}
+
 bool Delegate::is_behind(uint64_t sequence) const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return std::any_of(under_way_.begin(), under_way_.end(), [&](const UnderWay& each) {

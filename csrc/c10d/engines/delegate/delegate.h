@@ -91,10 +91,12 @@ class Delegate {
   std::exception_ptr lost(const Subject& subject, const std::exception_ptr& error);
   /// The error of an operation that has taken longer than its timeout. The group has failed.
   std::exception_ptr overdue(const Subject& subject, Milliseconds timeout);
-  /// The error of an operation that failed among some of the ranks, which share memory, because of
-  /// another rank, or as another rank has told: `text` says why, and `subject` whose fault it was.
-  /// The group has failed from here on.
+  /// The error of an operation that failed among the ranks of this host by another rank's fault, or
+  /// as another rank told: `text` says why, and `subject` whose fault it was. The group has failed
+  /// from here on.
   std::exception_ptr lost_inside(const Subject& subject, ErrorCode code, const std::string& text);
+  /// This rank leaves, and does not finish that many of its calls: tells the others.
+  void leave_behind(uint64_t calls);
   /// True if a collective before number `sequence` is under way.
   bool is_behind(uint64_t sequence) const;
   /// Gives the group up here, and ends the operations under way. Returns the first failure: this,

@@ -2,12 +2,13 @@
 //
 // The first messages of a call are envelopes: the call's header, which the other host compares with
 // its own before it sends anything else, or writes to a user's tensor; and data, if there is little
-// of it. Receives for two envelopes of each host are always posted: a host can be one call ahead of
-// another, not two, since it needs the other's envelope of each call. Receives for data are posted
-// before the envelope that lets the other host send it, as far as there is room.
+// of it. A call's receive is posted when the call before it begins: the other host sends that
+// envelope once it has this rank's envelope of that call, so the receive is always there before.
+// Nothing is posted when a call ends, since the other host may then have left. Receives for data
+// are posted before the envelope that lets the other host send it, as far as there is room.
 //
-// Who sends data has read all hosts' envelopes: so data that arrives is that of a call in which all
-// hosts agree, and may go straight to the user's tensor.
+// Who sends data outside of envelopes has read all hosts' envelopes, and its own host agrees: so
+// such data is that of a call in which all ranks agree, and may go straight to the user's tensor.
 #pragma once
 
 #include <algorithm>
@@ -25,8 +26,8 @@ namespace fastcomm {
 /// The way of a call, which must be the same on all hosts.
 enum class HostPath : uint8_t { kShort = 0, kLong = 1 };
 
-/// Used by one thread, and after an error not any more. Then messages may be under way, for which
-/// the destructor waits.
+/// Used by one thread, and after an error not any more. Then messages may be under way: their
+/// memory, which may be the user's, must live until this is destroyed. The destructor may wait.
 class HostExchange {
  public:
   using Messages = std::vector<Wire::Message>;
@@ -58,7 +59,7 @@ class HostExchange {
   /// in it.
   char* scratch(uint64_t bytes);
 
-  /// Begins a call that exchanges envelopes.
+  /// Begins a call that exchanges envelopes, before it sends any.
   void begin(const HostCall& call, HostPath path);
   /// With the same data for each host, or `data_for(host)`.
   void send_envelopes(const HostCall& call, const void* data = nullptr, size_t bytes = 0) {

@@ -132,6 +132,7 @@ void spread_short(HostCall& call, HostInside& inside, HostExchange& between) {
     if (inside.rank() != root_place) copy_bytes(user.output, copy, bytes);
     return HostExchange::wait(between.sent(), call);
   }
+  inside.barrier(call);  // whose envelope says that the host agrees
   if (leads) {
     if (apart) between.expect(between.expected(), root_host, Mail::kResult, copy, bytes);
     between.send_envelopes(call);

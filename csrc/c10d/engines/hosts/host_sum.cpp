@@ -64,12 +64,14 @@ struct SumInChunks {
   const uint64_t widened = sum.widens() ? kHostChunkBytes : 0;
   const uint64_t wide =
       round_up(ceil_div(smaller(each, call.call.count), inside.size()) * sum.partial_size(), 64);
-  const uint64_t memory = widened + static_cast<uint64_t>(between.num_hosts() + 2) * wide;
   const bool whole = between.num_hosts() == 2 && !sum.widens();  // slices are exchanged
+  const uint64_t hosts = static_cast<uint64_t>(between.num_hosts());
+  const uint64_t part_wide = whole ? wide : round_up(ceil_div(wide, hosts), 64) + 64;
+  const uint64_t memory = widened + 2 * wide + hosts * part_wide;
 
   char* partial(const Chunk& chunk) const { return chunk.memory + widened; }
   char* received(const Chunk& chunk, int host) const {
-    return partial(chunk) + static_cast<uint64_t>(host + 1) * wide;
+    return partial(chunk) + wide + static_cast<uint64_t>(host) * part_wide;
   }
   char* result(const Chunk& chunk) const { return received(chunk, between.num_hosts()); }
   uint64_t slice(const Chunk& chunk) const {
@@ -153,8 +155,7 @@ struct PartsInChunks {
   HostInside& inside;
   HostExchange& between;
   const uint64_t ranks = static_cast<uint64_t>(inside.whole_size());
-  const uint64_t each = std::max<uint64_t>(
-      kHostChunkBytes / sum.partial_size() / static_cast<uint64_t>(inside.size()), 1);
+  const uint64_t each = std::max<uint64_t>(kHostChunkBytes / sum.partial_size() / ranks, 1);
   const uint64_t wide = round_up(smaller(each, call.call.count) * sum.partial_size(), 64);
   const uint64_t widened = sum.widens() ? ranks * wide : 0;
   const uint64_t memory = widened + 2 * static_cast<uint64_t>(between.num_hosts()) * wide;

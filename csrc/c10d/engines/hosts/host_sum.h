@@ -22,7 +22,8 @@ namespace fastcomm {
 
 /// Partials of at most so many bytes go the short way.
 constexpr uint64_t kShortSumBytes = 64 * 1024;
-/// What a host sends of a chunk, or little more.
+/// Of a message in chunks: the bytes of one, as partials. Memory follows from it, also with many
+/// hosts.
 constexpr uint64_t kHostChunkBytes = 4 * 1024 * 1024;
 
 void sum_to_all(HostCall& call, HostInside& inside, HostExchange& between);

@@ -8,6 +8,7 @@
 #include "c10d/life/aside.h"
 #include "c10d/life/exception.h"
 #include "c10d/requests/calls.h"
+#include "core/call_site.h"
 #include "tensors/dtype.h"
 #include "transport/fork.h"
 
@@ -107,12 +108,16 @@ HostsEngine::~HostsEngine() {
   leave("");
   watch_->stop();
   run_all();  // ends each
-  if (delegate_->has_failed()) let_go_aside(std::move(between_));
+  if (!delegate_->has_failed()) return;
+  auto aside = std::make_unique<std::pair<std::shared_ptr<Issued>, std::unique_ptr<HostExchange>>>(
+      std::move(failed_), std::move(between_));  // the second one ends first
+  let_go_aside(std::move(aside));
 }
 
 void HostsEngine::abandon() {
   static_cast<void>(watch_.release());
   static_cast<void>(between_.release());
+  static_cast<void>(new auto(std::move(failed_)));
   static_cast<void>(new auto(std::move(inside_)));
 }
 
@@ -147,9 +152,16 @@ WorkPtr HostsEngine::submit(const Request& request) {
   WorkPtr work = whole_.submit(request, [&](const Delegate::Subject& subject) -> WorkPtr {
     const std::string front = delegate_->front(subject);
     if (is_ending()) throw Error(ErrorCode::kPoisoned, front + kEnded);
-    watch_->wake(front);  // before anything is queued, lest there be no thread
+    auto calls = calls_of({rank(), size()}, request);
+    try {
+      watch_->wake(front);          // before anything is queued, lest there be no thread
+    } catch (const Error& error) {  // the others would wait for this rank
+      std::rethrow_exception(
+          delegate_->give_up(subject, error.code(), without_front(error.what())));
+    }
+    for (Prepared& each : calls) each.call.site = subject.site;
     issued = std::make_shared<Issued>();
-    issued->calls = calls_of({rank(), size()}, request);
+    issued->calls = std::move(calls);
     issued->subject = subject;
     issued->timeout = timeout_or_default(request.timeout);
     issued->deadline = deadline_after(issued->timeout);
@@ -176,11 +188,14 @@ bool HostsEngine::run_all() {
       issued = std::move(queue_.front());
       queue_.pop_front();
     }
-    run(*issued);
+    run(issued);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ++ended_;
   }
 }
 
-void HostsEngine::run(Issued& issued) {
+void HostsEngine::run(const std::shared_ptr<Issued>& held) {
+  Issued& issued = *held;
   std::exception_ptr error;
   try {
     look(issued);
@@ -193,6 +208,9 @@ void HostsEngine::run(Issued& issued) {
     }
   } catch (...) {
     error = failed(issued, std::current_exception());
+    if (failed_ == nullptr) failed_ = held;
+    const auto failure = delegate_->failure();
+    if (failure != nullptr && !is_ending()) fail_inside(issued, failure);
   }
   settle_future(*issued.future, as_torch_error(error), issued.value);
 }
@@ -208,13 +226,16 @@ void HostsEngine::look(const Issued& issued) {
   const Delegate::Subject& subject = issued.subject;
   if (Clock::now() > issued.deadline) delegate_->overdue(subject, issued.timeout);
   if (const auto failure = delegate_->failure()) {
-    // Peers on this host that do not hear of it in another way.
-    inside_->failed(subject.operation, code_of(failure), without_front(what_of(failure)));
+    fail_inside(issued, failure);
     std::rethrow_exception(failure);
   }
   if (!is_ending()) return;
   if (leaving_) inside_->leave(how_);  // lest the wait that this ends give the group up
   throw Error(ErrorCode::kPoisoned, delegate_->front(subject) + kEnded);
+}
+
+void HostsEngine::fail_inside(const Issued& issued, const std::exception_ptr& failure) {
+  inside_->failed(issued.subject.operation, code_of(failure), without_front(what_of(failure)));
 }
 
 std::exception_ptr HostsEngine::failed(const Issued& issued, const std::exception_ptr& error) {
@@ -225,7 +246,7 @@ std::exception_ptr HostsEngine::failed(const Issued& issued, const std::exceptio
     std::rethrow_exception(error);
   } catch (const MismatchError& mismatch) {  // between hosts
     subject.peer = mismatch.odd;
-    return delegate_->give_up(subject, mismatch.code(), mismatch.what());
+    return delegate_->give_up(subject, mismatch.code(), mismatch.what() + at_site(subject.site));
   } catch (const Error& own) {
     const auto blame = inside_->blame();
     if (!blame && inside_->failure() != nullptr) return error;  // it was left
@@ -246,6 +267,13 @@ void HostsEngine::leave(const std::string& how) {
   if (leaving_) return;
   how_ = how;
   leaving_ = true;
+  uint64_t under_way = 0;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    under_way = issued_ - ended_;
+  }
+  // Ranks of other hosts need what this rank does not do any more.
+  if (under_way != 0) delegate_->leave_behind(under_way);
   inside_->leave(how);
 }
 

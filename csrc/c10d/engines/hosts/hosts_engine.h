@@ -16,10 +16,10 @@
 
 namespace fastcomm {
 
-/// Stands before the engine that serves the group as a whole, and shares its order of calls, its
-/// failures and its ways to tell them. Takes the operations whose rows say how they are composed
-/// (HostWay), of tensors on a device through the host's memory; not those that a continuation
-/// issues, which have an order of their own.
+/// Stands before the engine that serves the group as a whole. Their calls are counted together, and
+/// run beside each other; only a barrier waits for those of both. Their failures are one. Takes the
+/// operations whose rows say how they are composed (HostWay), of tensors on a device through the
+/// host's memory; not those that a continuation issues, which have an order of their own.
 ///
 /// Progress: one thread for each group runs the calls one after the other; callers wait for it. So
 /// the steps inside a host have one order on all of its ranks, too.
@@ -54,22 +54,26 @@ class HostsEngine final : public Engine {
   bool is_ending() const { return leaving_ || watch_->has_stopped(); }
   /// Runs what has been issued. For the watch; raises nothing.
   bool run_all();
-  void run(Issued& issued);
+  void run(const std::shared_ptr<Issued>& issued);
   /// Returns when the group's earlier calls are done, also those of the engine for the whole: a
   /// barrier comes after them.
   void finish_earlier(const Issued& issued);
   /// The error of a call that ended with `error`, after the group has been given up.
   std::exception_ptr failed(const Issued& issued, const std::exception_ptr& error);
+  /// Tells this host's ranks of the group's failure: they may not hear of it in another way.
+  void fail_inside(const Issued& issued, const std::exception_ptr& failure);
   /// Raises what ends a wait.
   void look(const Issued& issued);
 
   DelegateEngine& whole_;
   const std::shared_ptr<Delegate> delegate_;
   std::shared_ptr<Communicator> inside_;
-  std::unique_ptr<HostExchange> between_;
-  std::mutex mutex_;
-  std::deque<std::shared_ptr<Issued>> queue_;  // under mutex_, as the number of all issued
-  uint64_t issued_ = 0;
+  /// The call that failed first: messages under way may use its tensors.
+  std::shared_ptr<Issued> failed_;
+  std::unique_ptr<HostExchange> between_;  // ends before that
+  std::mutex mutex_;                       // guards the members up to how_
+  std::deque<std::shared_ptr<Issued>> queue_;
+  uint64_t issued_ = 0, ended_ = 0;
   std::string how_;                   // this rank leaves; set before
   std::atomic<bool> leaving_{false};  // which is stored with release, and loaded with acquire
   std::unique_ptr<Watch> watch_;      // last: its thread uses what is above

@@ -1,9 +1,9 @@
 // Messages between hosts, by the sends and receives of Gloo, which moves bytes and adds nothing.
 //
-// A receive that is posted before its message is sent costs half the latency, and less than half of
-// the processor time, of one that is posted late: Gloo asks for a message only once it is expected.
-// Who moves the bytes is this file's business alone. Another backend of torch's with sends and
-// receives (MPI, UCC) could, if its waits return now and then, as WaitSlices makes Gloo's.
+// A receive should be posted before its message is sent: Gloo asks for a message only once it is
+// expected, so one that is posted late costs a round trip. Who moves the bytes is this file's
+// business alone. Another backend of torch's with sends and receives (MPI, UCC) could, if its waits
+// return now and then, as WaitSlices makes Gloo's.
 #pragma once
 
 #include <ATen/core/Tensor.h>
