@@ -67,9 +67,12 @@ std::optional<py::dict> explain(const FastcommBackend& backend, const std::strin
   const Engine& engine = **serving;
   Selection selection = engine.explain(query);
   if (&engine == &backend.engines().host() && !backend.traits().native) {
+    const std::string& why_not_composed = backend.why_not_composed();
     selection.reason = backend.traits().why_not_native;
-    if (backend.why_not_composed().empty()) {
+    if (why_not_composed.empty()) {
       selection.reason += "; of several hosts this operation is not composed";
+    } else if (selection.reason.rfind(why_not_composed, 0) != 0) {  // else that was not tried
+      selection.reason += "; not composed of hosts: " + why_not_composed;
     }
   }
   const bool kernels_declined = std::any_of(route.begin(), serving, [](const Engine* earlier) {

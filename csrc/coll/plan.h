@@ -25,6 +25,20 @@ inline Span cut(uint64_t total, uint64_t piece, uint64_t index) {
   return Span{first, smaller(piece, total - first)};
 }
 
+/// Slices of a span, all of one size, that together cover it: the last ones may overlap.
+struct EqualSlices {
+  Span span;
+  uint64_t length;
+
+  /// `whole` is not empty.
+  EqualSlices(Span whole, int parts)
+      : span(whole), length(ceil_div(whole.count, static_cast<uint64_t>(parts))) {}
+  /// The first element of a slice.
+  uint64_t first(int index) const {
+    return span.first + smaller(static_cast<uint64_t>(index) * length, span.count - length);
+  }
+};
+
 /// A message cut into blocks, and each block into one slice per rank. Holds every number that needs
 /// a division, so that a step needs none.
 struct BlockCut {

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from support.caught import Caught, catch
+from support.caught import catch
 from support.namespaces import Host
-from support.patience import SOON
-from support.ranks import World, run_outcomes, run_ranks
+from support.ranks import World, run_ranks
 from support.reductions import COMPLEX, DTYPES, OPS, exists, inputs, op_of, reduced, same
-from support.stores import join_over
+from support.stores import join_hosts
 
 import fastcomm
 
@@ -24,13 +21,6 @@ pytestmark = pytest.mark.serial  # network namespaces
 SHORT_BYTES = 64 * 1024  # kShortSumBytes of csrc/c10d/engines/hosts
 CHUNK_BYTES = 4 << 20  # kHostChunkBytes
 ENCLOSED_BYTES = 2048  # HostExchange::kEnclosedBytes
-
-
-def _join(world: World, hosts: list[Host], port: int, places: str) -> None:
-    """Join the group; ``places`` has a host's number for each rank."""
-    hosts[int(places[world.rank])].enter()
-    store = dist.TCPStore(hosts[int(places[0])].address, port, world.size, world.rank == 0)
-    join_over(store, world)
 
 
 def _counts(dtype: torch.dtype) -> list[int]:
@@ -42,7 +32,7 @@ def _counts(dtype: torch.dtype) -> list[int]:
 
 
 def _sums(world: World, hosts: list[Host], port: int, places: str) -> None:
-    _join(world, hosts, port, places)
+    join_hosts(world, hosts, port, places)
     for dtype in DTYPES:
         for count in (67, SHORT_BYTES // dtype.itemsize + 101):
             terms = [inputs(dtype, count, rank) for rank in range(world.size)]
@@ -68,7 +58,7 @@ def test_bits_over_more_hosts(four_hosts: list[Host], places: str) -> None:
 
 
 def _of_all_sizes(world: World, hosts: list[Host], port: int, places: str) -> None:
-    _join(world, hosts, port, places)
+    join_hosts(world, hosts, port, places)
     for dtype in (torch.float32, torch.bfloat16, torch.float64):
         for count in _counts(dtype):
             terms = [inputs(dtype, count, rank) for rank in range(world.size)]
@@ -88,7 +78,7 @@ def _random(dtype: torch.dtype, count: int, rank: int) -> torch.Tensor:
 
 def _moves(world: World, hosts: list[Host], port: int, places: str) -> None:
     """Compare the other composed operations with what torch makes of all ranks' tensors."""
-    _join(world, hosts, port, places)
+    join_hosts(world, hosts, port, places)
     rank, size = world.rank, world.size
     for dtype in (torch.float32, torch.bfloat16, torch.int64, torch.bool):
         short = SHORT_BYTES // dtype.itemsize
@@ -110,7 +100,7 @@ def _moves(world: World, hosts: list[Host], port: int, places: str) -> None:
 
 
 def _parts_of_sums(world: World, hosts: list[Host], port: int, places: str) -> None:
-    _join(world, hosts, port, places)
+    join_hosts(world, hosts, port, places)
     rank, size = world.rank, world.size
     for dtype in (torch.float32, torch.bfloat16, torch.int32):
         for count in (1, ENCLOSED_BYTES // 4, ENCLOSED_BYTES // 4 + 1, 2_400_001 // size):
@@ -145,7 +135,7 @@ def test_moves_over_more_hosts(four_hosts: list[Host], what: Any) -> None:
 
 def _others(world: World, hosts: list[Host], port: int) -> None:
     """Lists, and what is left to Gloo."""
-    _join(world, hosts, port, "0011")
+    join_hosts(world, hosts, port, "0011")
     rank, size = world.rank, world.size
     with dist._coalescing_manager():
         gathered = [torch.zeros(size, count) for count in (3, 50_000)]
@@ -175,7 +165,7 @@ def test_every_size_over_more_hosts(four_hosts: list[Host]) -> None:
 
 
 def _tensors_of_all_kinds(world: World, hosts: list[Host], port: int) -> None:
-    _join(world, hosts, port, "0011")
+    join_hosts(world, hosts, port, "0011")
     for dtype in COMPLEX:
         terms = [torch.view_as_complex(torch.randn(99, 2).to(torch.zeros((), dtype=dtype).real))
                  for _ in range(world.size)]  # fmt: skip
@@ -204,7 +194,7 @@ def test_tensors_of_all_kinds(hosts: list[Host]) -> None:
 
 def _in_one_order(world: World, hosts: list[Host], port: int) -> None:
     """Composed calls, and those of Gloo as a whole, asynchronous and waited for in any order."""
-    _join(world, hosts, port, "0011")
+    join_hosts(world, hosts, port, "0011")
     rank, size = world.rank, world.size
     for _ in range(5):
         sums = [torch.full((count,), float(rank)) for count in (1, 700_000, 20, 2_000_000, 5)]
@@ -252,7 +242,7 @@ def test_calls_keep_their_order(hosts: list[Host]) -> None:
 
 
 def _why_not(world: World, hosts: list[Host], port: int, places: str) -> tuple[str, str]:
-    _join(world, hosts, port, places)
+    join_hosts(world, hosts, port, places)
     total = torch.ones(3)
     dist.all_reduce(total)
     assert total.tolist() == [world.size] * 3
@@ -275,7 +265,7 @@ def test_other_placements_run_on_gloo_as_a_whole(hosts: list[Host], places: str)
 
 
 def _parts(world: World, hosts: list[Host], port: int) -> list[str]:
-    _join(world, hosts, port, "0011")
+    join_hosts(world, hosts, port, "0011")
     found = []
     for ranks in ([0, 1], [0, 2], [3, 2, 1, 0], [0, 1, 3]):
         group: Any = dist.new_group(ranks)
@@ -293,155 +283,3 @@ def test_parts_of_a_group(hosts: list[Host]) -> None:
     assert second == ["one-shot", "composed", "gloo"]
     assert third == ["gloo", "composed"]
     assert fourth == ["composed", "gloo"]
-
-
-# What each rank calls: sizes, in elements of fp32.
-UNLIKE = {
-    "short": [10, 10, 11, 11],
-    "short and long": [10, 10, 100_000, 100_000],
-    "long": [100_000, 100_000, 100_001, 100_001],
-    "within a host": [100_000, 100_000, 100_000, 10],
-}
-
-
-def _unlike(world: World, hosts: list[Host], port: int, sizes: list[int]) -> Caught:
-    _join(world, hosts, port, "0011")
-    dist.all_reduce(torch.ones(3))
-    x = torch.full((sizes[world.rank],), 7.0)
-    caught = catch(dist.all_reduce, x)
-    assert x.unique().tolist() == [7.0]
-    assert catch(dist.all_reduce, torch.ones(3)).kind == caught.kind
-    return caught
-
-
-def _unlike_moves(world: World, hosts: list[Host], port: int, what: str, who: int) -> Caught:
-    """One rank calls with more elements; no tensor of any rank is touched."""
-    _join(world, hosts, port, "0011")
-    dist.barrier()
-    size = world.size
-    count = (10 if "short" in what else 100_000) + (1 if world.rank == who else 0)
-    part, whole = torch.full((count,), 7.0), torch.full((size * count,), 7.0)
-    if "broadcast" in what:
-        caught = catch(dist.broadcast, part, 0)
-    elif "all_gather" in what:
-        caught = catch(dist.all_gather_into_tensor, whole, part)
-    else:
-        caught = catch(dist.reduce_scatter_tensor, part, whole)
-    if caught.kind == "CollectiveMismatchError":
-        assert part.unique().tolist() == [7.0] and whole.unique().tolist() == [7.0]
-    return caught
-
-
-@pytest.mark.parametrize("who", [1, 2, 3])
-@pytest.mark.parametrize("length", ["short", "long"])
-@pytest.mark.parametrize("what", ["broadcast", "all_gather", "reduce_scatter"])
-def test_other_calls_are_compared_too(hosts: list[Host], what: str, length: str, who: int) -> None:
-    told = run_ranks(4, _unlike_moves, hosts, 29944, f"{length} {what}", who)
-    assert [caught.kind for caught in told] == ["CollectiveMismatchError"] * 4, told
-
-
-@pytest.mark.parametrize("case", UNLIKE)
-def test_calls_are_compared_between_hosts(hosts: list[Host], case: str) -> None:
-    for caught in run_ranks(4, _unlike, hosts, 29940, UNLIKE[case]):
-        assert caught.kind == "CollectiveMismatchError", caught
-        if "comes after the process group has failed" not in caught.text:
-            assert (caught.operation, caught.sequence, caught.world_size) == ("all_reduce", 1, 4)
-        assert "called all_reduce(sum, float32" in caught.text
-        assert caught.seconds < SOON
-
-
-def _late(world: World, hosts: list[Host], port: int, who: int) -> Caught | None:
-    _join(world, hosts, port, "0011")
-    dist.all_reduce(torch.ones(3))
-    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
-    backend.set_timeout(timedelta(seconds=1.5))
-    if world.rank == who:
-        world.hear("given up")
-        return None
-    caught = catch(dist.all_reduce, torch.ones(100_000))
-    if world.rank == (who + 1) % world.size:
-        world.tell("given up")
-    return caught
-
-
-@pytest.mark.parametrize("who", [1, 2])
-def test_a_timeout_names_the_rank_that_is_late(hosts: list[Host], who: int) -> None:
-    told = run_ranks(4, _late, hosts, 29941, who)
-    for caught in [one for one in told if one is not None]:
-        assert caught.kind == "CollectiveTimeoutError", caught
-        assert f"rank {who} (pid" in caught.text and "has issued 1 operation" in caught.text
-        assert 1.4 < caught.seconds < 1.5 + SOON
-
-
-def _again(world: World, hosts: list[Host], port: int) -> None:
-    hosts[world.rank // 2].enter()
-    for number in range(3):
-        store = dist.TCPStore(hosts[0].address, port + number, world.size, world.rank == 0)
-        join_over(store, world)
-        dist.all_reduce(torch.ones(3))
-        # Nobody waits, or too late.
-        works = [dist.all_reduce(torch.ones(count), async_op=True) for count in (3, 100_000)]
-        dist.destroy_process_group()
-        for work in works:
-            if (raised := raised_by(work.wait)) is not None:
-                assert "this process group was destroyed" in raised or "rank " in raised
-
-
-def raised_by(call: Callable[[], Any]) -> str | None:
-    try:
-        call()
-    except RuntimeError as error:
-        return str(error)
-    return None
-
-
-def test_groups_are_destroyed_and_made_again(hosts: list[Host]) -> None:
-    run_ranks(4, _again, hosts, 29942)
-
-
-def _leaves_early(world: World, hosts: list[Host], port: int) -> str:
-    """Rank 0 ends, by an exception, while its call waits for the other host."""
-    _join(world, hosts, port, "0011")
-    dist.all_reduce(torch.ones(3))
-    if world.rank == 0:
-        dist.all_reduce(torch.ones(100_000), async_op=True)
-        time.sleep(0.3)
-        raise ValueError("enough")
-    if world.rank > 1:
-        time.sleep(2)
-    return catch(dist.all_reduce, torch.ones(100_000)).text
-
-
-def test_a_rank_that_ends_waits_for_no_host(hosts: list[Host]) -> None:
-    outcomes = run_outcomes(4, _leaves_early, hosts, 29943)
-    assert outcomes[0].error is not None and "enough" in outcomes[0].error
-    for outcome in outcomes[1:]:
-        assert outcome.error is None, outcome.error
-        assert "rank 0 (pid" in outcome.value, outcome.value
-
-
-def _leaves_calls_behind(world: World, hosts: list[Host], port: int) -> str | None:
-    """The ranks of the first host destroy the group while calls of theirs wait for the other."""
-    _join(world, hosts, port, "0011")
-    dist.all_reduce(torch.ones(3))
-    kept = dist.group.WORLD  # as a DistributedDataParallel does
-    if world.rank < 2:
-        out = torch.empty(4 * 1_000_000)
-        dist.all_gather_into_tensor(out, torch.ones(1_000_000), async_op=True)
-        time.sleep(0.3)
-        dist.destroy_process_group()
-        del out
-        world.hear("told")
-        assert kept is not None
-        return None
-    time.sleep(1)
-    text = catch(dist.all_reduce, torch.ones(3)).text
-    if world.rank == 2:
-        world.tell("told")
-    return text
-
-
-def test_a_rank_that_leaves_calls_behind_tells_the_others(hosts: list[Host]) -> None:
-    told = run_ranks(4, _leaves_calls_behind, hosts, 29945)
-    for text in told[2:]:
-        assert "destroyed its process group with 1 call under way" in text, text

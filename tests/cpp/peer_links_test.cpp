@@ -258,27 +258,33 @@ CASE(missing) {
   EXPECT(!error_of(nobody, &code).empty() && code == ErrorCode::kTimeout);
 }
 
-/// A rank that gave its link up while they formed, and never spoke over it, is not dead.
-CASE(given_up) {
+/// A rank, and the other end of its only link, of which the test does what it likes.
+struct BareEnd {
   ThreadStore store;
   std::vector<LinkedPeer> raw;
-  std::thread other([&] { raw = connect_links(store, 1, 2, soon(), kPatience); });
-  Member member(store, 0, 2);
-  other.join();
-  EXPECT(raw.size() == 1 && raw[0].fd.get() >= 0);
-  raw.clear();
+  std::thread other{[this] { raw = connect_links(store, 1, 2, soon(), kPatience); }};
+  Member member{store, 0, 2};
+
+  BareEnd() {
+    other.join();
+    EXPECT(raw.size() == 1 && raw[0].fd.get() >= 0);
+  }
+};
+
+/// A rank that gave its link up while they formed, and never spoke over it, is not dead.
+CASE(given_up) {
+  BareEnd end;
+  Member& member = end.member;
+  end.raw.clear();
   EXPECT(!member.links.hears_soon() && member.times_heard() == 0, "a living rank was called dead");
 }
 
 /// Bytes of a rank that is not trusted to be right: in pieces, with wrong numbers, of no kind.
 CASE(bytes) {
   std::mt19937_64 bits(seed);
-  ThreadStore store;
-  std::vector<LinkedPeer> raw;
-  std::thread other([&] { raw = connect_links(store, 1, 2, soon(), kPatience); });
-  Member member(store, 0, 2);
-  other.join();
-  EXPECT(raw.size() == 1 && raw[0].fd.get() >= 0);
+  BareEnd end;
+  Member& member = end.member;
+  auto& raw = end.raw;
   member.links.tell({ErrorCode::kTimeout, 1, 0, "a text"});
   // Its word of readiness, and its notice: frames as this build lays them out.
   std::string sent;

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch.distributed as dist
+from support.namespaces import Host
 from support.ranks import World
 
 
@@ -17,6 +18,13 @@ def join_over(store: dist.Store, world: World) -> None:
         world_size=world.size,
         timeout=world.timeout,
     )
+
+
+def join_hosts(world: World, hosts: list[Host], port: int, places: str) -> None:
+    """Move to a host and join the default group; ``places`` has a host's number for each rank."""
+    hosts[int(places[world.rank])].enter()
+    store = dist.TCPStore(hosts[int(places[0])].address, port, world.size, world.rank == 0)
+    join_over(store, world)
 
 
 def tcp_store(world: World) -> dist.Store:

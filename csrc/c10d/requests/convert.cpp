@@ -62,16 +62,12 @@ void set_reduction(Call& call, const ::c10d::ReduceOp& op) {
   call.detail = concat("factor ", call.factor);
 }
 
-namespace {
-
 const char* why_no_reduction_of(at::ScalarType type, ReduceOp op) {
   const bool linear = op == ReduceOp::kSum || op == ReduceOp::kAvg || op == ReduceOp::kPremulSum;
   if (c10::isComplexType(type) && !linear)
     return "complex numbers have sum, avg and premul_sum only";
   return why_no_reduction(dtype_of(c10::toRealValueType(type)), op);
 }
-
-}  // namespace
 
 void require_reduction(const char* operation, const at::Tensor& tensor,
                        const ::c10d::ReduceOp& op) {

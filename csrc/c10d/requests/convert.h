@@ -24,6 +24,9 @@ void set_reduction(Call& call, const ::c10d::ReduceOp& op);
 /// without waiting for a device.
 bool has_factor_on_device(const ::c10d::ReduceOp& op);
 
+/// As why_no_reduction, for elements of a tensor, which may be complex.
+const char* why_no_reduction_of(at::ScalarType type, ReduceOp op);
+
 /// Raises Error(kUnsupported), naming `operation`, unless tensors like this one can be reduced this
 /// way. The same on all ranks.
 void require_reduction(const char* operation, const at::Tensor& tensor, const ::c10d::ReduceOp& op);

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "coll/describe_call.h"
@@ -41,10 +42,8 @@ void HostExchange::begin(const HostCall& call, HostPath path) {
   own_ = make_header(call.call, call.sequence, static_cast<uint8_t>(path));
   each_other([&](int host) {
     if (!posted_) {
-      for (const int parity : {0, 1}) {
-        written_[host][parity] = bytes(sizeof(Envelope));
-        received_[host][parity] = bytes(sizeof(Envelope));
-      }
+      written_[host] = bytes(sizeof(Envelope));
+      for (at::Tensor& each : received_[host]) each = bytes(sizeof(Envelope));
       post_envelope(host, parity());
     }
     post_envelope(host, 1 - parity());
@@ -58,7 +57,7 @@ void HostExchange::post_envelope(int host, int parity) {
 }
 
 void HostExchange::send_envelope(const HostCall& call, int host, const void* data, size_t count) {
-  auto* envelope = static_cast<Envelope*>(written_[host][parity()].data_ptr());
+  auto* envelope = static_cast<Envelope*>(written_[host].data_ptr());
   std::memset(envelope, 0, sizeof(*envelope));
   envelope->header = own_;
   cut_text(envelope->detail, kDetailBytes, call.call.detail.c_str());

@@ -11,9 +11,7 @@
 // such data is that of a call in which all ranks agree, and may go straight to the user's tensor.
 #pragma once
 
-#include <algorithm>
 #include <array>
-#include <functional>
 #include <vector>
 
 #include "c10d/engines/hosts/host_inside.h"
@@ -53,6 +51,16 @@ class HostExchange {
     for (int host = 0; host < num_hosts(); ++host) {
       if (host != own()) act(host);
     }
+  }
+
+  /// One partial for each host, in their order: this one's, and `received_of(host)` of the others.
+  template <class ReceivedOf>
+  std::vector<const void*> partials(const void* own_partial, const ReceivedOf& received_of) const {
+    std::vector<const void*> found;
+    for (int host = 0; host < num_hosts(); ++host) {
+      found.push_back(host == own() ? own_partial : received_of(host));
+    }
+    return found;
   }
 
   /// Memory of this object, the same as long as no more is asked for. No message may be under way
@@ -133,9 +141,9 @@ class HostExchange {
   const int ranks_;
   Wire wire_;
   bool posted_ = false, compared_ = false;
-  uint64_t envelopes_ = 0;  // sent to each host
-  // By host and parity.
-  std::vector<std::array<at::Tensor, 2>> written_, received_;
+  uint64_t envelopes_ = 0;                           // sent to each host
+  std::vector<at::Tensor> written_;                  // by host
+  std::vector<std::array<at::Tensor, 2>> received_;  // by host and parity, as what follows
   std::vector<std::array<Wire::Message, 2>> awaited_;
   CallHeader own_{};  // of the call
   Messages sent_envelopes_;

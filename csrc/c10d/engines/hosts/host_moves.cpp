@@ -73,20 +73,14 @@ struct SpreadInChunks {
   char* data(uint64_t element) const {
     return static_cast<char*>(call.call.output) + element * size;
   }
-  uint64_t slice(const Chunk& chunk) const {
-    return ceil_div(chunk.span.count, static_cast<uint64_t>(inside.size()));
-  }
-  /// As of a sum's slices: the last ones may overlap.
-  uint64_t start(const Chunk& chunk, int rank) const {
-    const uint64_t length = slice(chunk);
-    return chunk.span.first +
-           smaller(static_cast<uint64_t>(rank) * length, chunk.span.count - length);
-  }
-  char* own_slice(const Chunk& chunk) const { return data(start(chunk, inside.rank())); }
+  /// One for each rank.
+  EqualSlices slices(const Chunk& chunk) const { return {chunk.span, inside.size()}; }
+  char* own_slice(const Chunk& chunk) const { return data(slices(chunk).first(inside.rank())); }
+  uint64_t slice_bytes(const Chunk& chunk) const { return slices(chunk).length * size; }
 
   void prepare(Chunk& chunk) {
     if (gives) return;
-    between.expect(chunk.expected, root_host, Mail::kResult, own_slice(chunk), slice(chunk) * size);
+    between.expect(chunk.expected, root_host, Mail::kResult, own_slice(chunk), slice_bytes(chunk));
   }
 
   void open(Chunk& chunk) {
@@ -94,16 +88,17 @@ struct SpreadInChunks {
     if (!gives) return;
     inside.broadcast(call, call.call.dtype, data(chunk.span.first), chunk.span.count, root_place);
     between.each_other([&](int host) {
-      between.send(chunk.sent, host, Mail::kResult, own_slice(chunk), slice(chunk) * size);
+      between.send(chunk.sent, host, Mail::kResult, own_slice(chunk), slice_bytes(chunk));
     });
   }
 
   void middle(Chunk& chunk) {
     if (gives) return;
     HostExchange::wait(chunk.expected, call);
+    const EqualSlices cuts = slices(chunk);
     std::vector<void*> outputs;
-    for (int rank = 0; rank < inside.size(); ++rank) outputs.push_back(data(start(chunk, rank)));
-    inside.all_gather(call, call.call.dtype, own_slice(chunk), slice(chunk), std::move(outputs));
+    for (int rank = 0; rank < inside.size(); ++rank) outputs.push_back(data(cuts.first(rank)));
+    inside.all_gather(call, call.call.dtype, own_slice(chunk), cuts.length, std::move(outputs));
   }
 
   void close(Chunk& chunk) { HostExchange::wait(chunk.sent, call); }

@@ -38,12 +38,8 @@ void sum_short(HostCall& call, const PartialSum& sum, HostInside& inside, HostEx
           [&](int host) { between.send(between.sent(), host, Mail::kPartial, own, bytes); });
       HostExchange::wait(between.expected(), call);
     }
-    std::vector<const void*> partials;
-    for (int host = 0; host < hosts; ++host) {
-      const bool enclosed = !apart && host != between.own();
-      partials.push_back(enclosed ? between.enclosed(host) : partial(host));
-    }
-    sum.total(partials, count, spare, call.call.output);
+    const auto received = [&](int host) { return apart ? partial(host) : between.enclosed(host); };
+    sum.total(between.partials(own, received), count, spare, call.call.output);
     between.end_envelopes(call);
   }
   inside.broadcast(call, sum.type, call.call.output, count, 0);
@@ -74,19 +70,12 @@ struct SumInChunks {
     return partial(chunk) + wide + static_cast<uint64_t>(host) * part_wide;
   }
   char* result(const Chunk& chunk) const { return received(chunk, between.num_hosts()); }
-  uint64_t slice(const Chunk& chunk) const {
-    return ceil_div(chunk.span.count, static_cast<uint64_t>(inside.size()));
-  }
-  /// The start of a rank's slice in the message. The last ones may overlap: then two ranks compute
-  /// the same bits.
-  uint64_t start(const Chunk& chunk, int rank) const {
-    const uint64_t length = slice(chunk);
-    return chunk.span.first +
-           smaller(static_cast<uint64_t>(rank) * length, chunk.span.count - length);
-  }
+  /// One for each rank. Where they overlap, two ranks compute the same bits.
+  EqualSlices slices(const Chunk& chunk) const { return {chunk.span, inside.size()}; }
   /// What a host sums of the slice.
   Span part(const Chunk& chunk, int host) const {
-    return whole ? Span{0, slice(chunk)} : part_of(slice(chunk), between.num_hosts(), host);
+    const uint64_t length = slices(chunk).length;
+    return whole ? Span{0, length} : part_of(length, between.num_hosts(), host);
   }
 
   void prepare(Chunk& chunk) {
@@ -104,11 +93,12 @@ struct SumInChunks {
     const auto* input = static_cast<const char*>(call.call.input) + chunk.span.first * sum.size();
     const auto* terms =
         static_cast<const char*>(sum.widened(input, chunk.span.count, chunk.memory));
-    std::vector<const void*> slices;
+    const EqualSlices cuts = slices(chunk);
+    std::vector<const void*> inputs;
     for (int rank = 0; rank < inside.size(); ++rank) {
-      slices.push_back(terms + (start(chunk, rank) - chunk.span.first) * sum.partial_size());
+      inputs.push_back(terms + (cuts.first(rank) - chunk.span.first) * sum.partial_size());
     }
-    inside.reduce_scatter(call, sum, std::move(slices), slice(chunk), partial(chunk));
+    inside.reduce_scatter(call, sum, std::move(inputs), cuts.length, partial(chunk));
     between.compared(call);
     between.each_other([&](int host) {
       const Span theirs = part(chunk, host);
@@ -121,11 +111,8 @@ struct SumInChunks {
   void middle(Chunk& chunk) {
     HostExchange::wait(chunk.expected, call);
     const Span own = part(chunk, between.own());
-    std::vector<const void*> partials;
-    for (int host = 0; host < between.num_hosts(); ++host) {
-      partials.push_back(host == between.own() ? partial(chunk) + own.first * sum.partial_size()
-                                               : received(chunk, host));
-    }
+    const auto partials = between.partials(partial(chunk) + own.first * sum.partial_size(),
+                                           [&](int host) { return received(chunk, host); });
     char* const total = result(chunk) + own.first * sum.size();
     sum.total(partials, own.count, received(chunk, between.own()), total);
     if (whole) return;
@@ -136,11 +123,12 @@ struct SumInChunks {
 
   void close(Chunk& chunk) {
     HostExchange::wait(chunk.results, call);
+    const EqualSlices cuts = slices(chunk);
     std::vector<void*> outputs;
     for (int rank = 0; rank < inside.size(); ++rank) {
-      outputs.push_back(static_cast<char*>(call.call.output) + start(chunk, rank) * sum.size());
+      outputs.push_back(static_cast<char*>(call.call.output) + cuts.first(rank) * sum.size());
     }
-    inside.all_gather(call, sum.type, result(chunk), slice(chunk), std::move(outputs));
+    inside.all_gather(call, sum.type, result(chunk), cuts.length, std::move(outputs));
     HostExchange::wait(chunk.sent, call);
   }
 };
@@ -190,11 +178,8 @@ struct PartsInChunks {
   /// The result, of what `received_of(host)` is.
   template <class ReceivedOf>
   void add_up(const Chunk& chunk, const ReceivedOf& received_of) {
-    std::vector<const void*> partials;
-    for (int host = 0; host < between.num_hosts(); ++host) {
-      partials.push_back(host == between.own() ? partial(chunk, host) : received_of(host));
-    }
-    sum.total(partials, chunk.span.count, received(chunk, between.own()),
+    sum.total(between.partials(partial(chunk, between.own()), received_of), chunk.span.count,
+              received(chunk, between.own()),
               static_cast<char*>(call.call.output) + chunk.span.first * sum.size());
   }
 

@@ -16,16 +16,6 @@ namespace fastcomm {
 
 namespace {
 
-bool is_linear(ReduceOp op) {
-  return op == ReduceOp::kSum || op == ReduceOp::kAvg || op == ReduceOp::kPremulSum;
-}
-
-/// True if there is a kernel for this. The same on every rank.
-bool is_reduced(const at::Tensor& tensor, ReduceOp op) {
-  if (tensor.is_complex() && !is_linear(op)) return false;
-  return why_no_reduction(dtype_of(c10::toRealValueType(tensor.scalar_type())), op) == nullptr;
-}
-
 /// True if messages of all ranks have one size, as all ranks see it.
 bool is_even(const Request& request) {
   for (const auto* lists : {&request.input_lists, &request.output_lists}) {
@@ -107,8 +97,8 @@ HostsEngine::~HostsEngine() {
   if (forked_from_endpoint()) return;  // abandoned
   leave("");
   watch_->stop();
-  run_all();  // ends each
-  if (!delegate_->has_failed()) return;
+  run_all();                       // ends each
+  if (failed_ == nullptr) return;  // no message is under way that anybody waited for
   auto aside = std::make_unique<std::pair<std::shared_ptr<Issued>, std::unique_ptr<HostExchange>>>(
       std::move(failed_), std::move(between_));  // the second one ends first
   let_go_aside(std::move(aside));
@@ -133,7 +123,10 @@ bool HostsEngine::takes(const Request& request) const {
   for (const at::TensorList tensors : {request.inputs, request.outputs}) {
     for (const at::Tensor& each : tensors) {
       if (each.layout() != at::kStrided) return false;
-      if (row.reduces && !is_reduced(each, reduce_op_of(*request.op))) return false;
+      const auto why_not = [&] {
+        return why_no_reduction_of(each.scalar_type(), reduce_op_of(*request.op));
+      };
+      if (row.reduces && why_not() != nullptr) return false;
     }
   }
   return is_even(request);
@@ -150,14 +143,12 @@ Selection HostsEngine::explain(const Query& query) const {
 WorkPtr HostsEngine::submit(const Request& request) {
   std::shared_ptr<Issued> issued;
   WorkPtr work = whole_.submit(request, [&](const Delegate::Subject& subject) -> WorkPtr {
-    const std::string front = delegate_->front(subject);
-    if (is_ending()) throw Error(ErrorCode::kPoisoned, front + kEnded);
+    if (is_ending()) throw Error(ErrorCode::kPoisoned, delegate_->front(subject) + kEnded);
     auto calls = calls_of({rank(), size()}, request);
     try {
-      watch_->wake(front);          // before anything is queued, lest there be no thread
+      watch_->wake();               // before anything is queued, lest there be no thread
     } catch (const Error& error) {  // the others would wait for this rank
-      std::rethrow_exception(
-          delegate_->give_up(subject, error.code(), without_front(error.what())));
+      std::rethrow_exception(delegate_->give_up(subject, error.code(), error.what()));
     }
     for (Prepared& each : calls) each.call.site = subject.site;
     issued = std::make_shared<Issued>();
@@ -189,8 +180,6 @@ bool HostsEngine::run_all() {
       queue_.pop_front();
     }
     run(issued);
-    const std::lock_guard<std::mutex> lock(mutex_);
-    ++ended_;
   }
 }
 
@@ -212,6 +201,11 @@ void HostsEngine::run(const std::shared_ptr<Issued>& held) {
     const auto failure = delegate_->failure();
     if (failure != nullptr && !is_ending()) fail_inside(issued, failure);
   }
+  {
+    // First: who has waited for the call may destroy the group, and leaves nothing behind.
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ++ended_;
+  }
   settle_future(*issued.future, as_torch_error(error), issued.value);
 }
 
@@ -230,7 +224,7 @@ void HostsEngine::look(const Issued& issued) {
     std::rethrow_exception(failure);
   }
   if (!is_ending()) return;
-  if (leaving_) inside_->leave(how_);  // lest the wait that this ends give the group up
+  if (is_leaving()) inside_->leave(how_);  // lest the wait that this ends give the group up
   throw Error(ErrorCode::kPoisoned, delegate_->front(subject) + kEnded);
 }
 
@@ -264,13 +258,14 @@ std::exception_ptr HostsEngine::failed(const Issued& issued, const std::exceptio
 }
 
 void HostsEngine::leave(const std::string& how) {
-  if (leaving_) return;
-  how_ = how;
-  leaving_ = true;
   uint64_t under_way = 0;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
+    if (is_leaving()) return;
+    how_ = how;
     under_way = issued_ - ended_;
+    // Release: whoever sees it, and not the lock, sees how_.
+    leaving_.store(true, std::memory_order_release);
   }
   // Ranks of other hosts need what this rank does not do any more.
   if (under_way != 0) delegate_->leave_behind(under_way);

@@ -51,7 +51,8 @@ class HostsEngine final : public Engine {
   class IssuedWork;
 
   /// True if nothing more can be done: the group is destroyed, or the interpreter ends.
-  bool is_ending() const { return leaving_ || watch_->has_stopped(); }
+  bool is_ending() const { return is_leaving() || watch_->has_stopped(); }
+  bool is_leaving() const { return leaving_.load(std::memory_order_acquire); }
   /// Runs what has been issued. For the watch; raises nothing.
   bool run_all();
   void run(const std::shared_ptr<Issued>& issued);
@@ -74,9 +75,9 @@ class HostsEngine final : public Engine {
   std::mutex mutex_;                       // guards the members up to how_
   std::deque<std::shared_ptr<Issued>> queue_;
   uint64_t issued_ = 0, ended_ = 0;
-  std::string how_;                   // this rank leaves; set before
-  std::atomic<bool> leaving_{false};  // which is stored with release, and loaded with acquire
-  std::unique_ptr<Watch> watch_;      // last: its thread uses what is above
+  std::string how_;  // this rank leaves; does not change once it does
+  std::atomic<bool> leaving_{false};
+  std::unique_ptr<Watch> watch_;  // last: its thread uses what is above
 };
 
 }  // namespace fastcomm
