@@ -8,6 +8,7 @@ Hosts are network namespaces of this machine at one switch (root, and the comman
 `tc` to limit their links), so all of them share its processors: without a limit, memory and
 processors bound every time. Both groups have the same ranks, which call them in turn. A time is the
 median of the slowest rank; processor time is that of all ranks, with two barriers of Gloo.
+A fused reduction is that of a list with fastcomm, and `all_reduce` of one tensor with Gloo.
 """
 
 from __future__ import annotations
@@ -33,11 +34,16 @@ from support.namespaces import Host, switched_hosts, why_no_switch  # noqa: E402
 from support.ranks import World, run_ranks  # noqa: E402
 from support.stores import join_over  # noqa: E402
 
+from fastcomm import fused_all_reduce_  # noqa: E402
 from fastcomm._measure.units import format_size, parse_size  # noqa: E402
 from fastcomm.bench.records import RecordWriter, read_records  # noqa: E402
 
-OPS = ("all_reduce", "reduce_scatter_tensor", "all_gather_into_tensor", "broadcast", "barrier")
-SHAPES = ("2x2", "2x4", "4x2")
+OPS = (
+    "all_reduce", "reduce", "reduce_scatter_tensor", "all_gather_into_tensor", "broadcast",
+    "all_to_all_single", "fused_all_reduce", "fused_all_reduce bfloat16", "barrier",
+)  # fmt: skip
+SHAPES = ("2x2", "2x4", "4x2", "4x1")
+TENSORS = 16  # of a fused reduction's list
 PORT = 29400
 
 
@@ -56,21 +62,38 @@ class Row:
     bound_ms: float  # of fastcomm's way: what a host sends, over the rate; 0 without a limit
 
 
-def calls(op: str, size: int, ranks: int, group: dist.ProcessGroup | None) -> Callable[[], Any]:
-    """Return a call of ``op`` whose larger tensor has ``size`` bytes."""
+def calls(
+    op: str, size: int, ranks: int, group: dist.ProcessGroup, fused: bool
+) -> Callable[[], Any]:
+    """Return a call of ``op`` whose larger tensor, or list, has ``size`` bytes.
+
+    Args:
+        op, size: as said.
+        ranks: of the group.
+        group: of them.
+        fused: whether the group reduces lists, else one tensor of that size.
+    """
+    if op.startswith("fused"):
+        wire = torch.bfloat16 if op.endswith("bfloat16") else None
+        if not fused:
+            return calls("all_reduce", size, ranks, group, fused)
+        listed = list(torch.zeros(max(size // 4, 1)).chunk(TENSORS))
+        return lambda: fused_all_reduce_(listed, group, comm_dtype=wire, norm_type=None)
     whole = torch.zeros(max(size // 4, ranks))
     whole = whole[: len(whole) // ranks * ranks]
-    part = torch.zeros(len(whole) // ranks)
+    part, moved = torch.zeros(len(whole) // ranks), torch.zeros_like(whole)
     return {
         "all_reduce": lambda: dist.all_reduce(whole, group=group),
         "reduce_scatter_tensor": lambda: dist.reduce_scatter_tensor(part, whole, group=group),
         "all_gather_into_tensor": lambda: dist.all_gather_into_tensor(whole, part, group=group),
+        "reduce": lambda: dist.reduce(whole, 0, group=group),
         "broadcast": lambda: dist.broadcast(whole, 0, group=group),
+        "all_to_all_single": lambda: dist.all_to_all_single(moved, whole, group=group),
         "barrier": lambda: dist.barrier(group=group),
     }[op]
 
 
-def bound_ms(op: str, size: int, hosts: int, rate: str) -> float:
+def bound_ms(op: str, size: int, hosts: int, ranks: int, rate: str) -> float:
     """Return the least time of what the busiest host has to send, as operations are composed."""
     if rate == "0":
         return 0.0
@@ -80,9 +103,13 @@ def bound_ms(op: str, size: int, hosts: int, rate: str) -> float:
         "all_reduce": 1.0 if hosts == 2 else 2 * rest,
         "reduce_scatter_tensor": rest,
         "all_gather_into_tensor": rest,
+        "reduce": 1.0,
         "broadcast": hosts - 1.0,
+        "all_to_all_single": (ranks // hosts) * rest,
         "barrier": 0.0,
-    }[op]
+    }[op.removeprefix("fused_").removesuffix(" bfloat16")]
+    if op.endswith(" bfloat16"):
+        factor /= 2
     return factor * size * 8 / bits * 1e3
 
 
@@ -101,10 +128,13 @@ def measure(
     rows = []
     for op, size in wanted:
         repeats = 31 if size < 1 << 20 else 9
-        sides = {"fastcomm": dist.group.WORLD, "gloo": gloo}
+        sides: dict[str, Any] = {"fastcomm": dist.group.WORLD, "gloo": gloo}
         times: dict[str, list[float]] = {name: [] for name in sides}
         cpu = dict.fromkeys(sides, 0.0)
-        made = {name: calls(op, size, world.size, group) for name, group in sides.items()}
+        made = {
+            name: calls(op, size, world.size, group, name == "fastcomm")
+            for name, group in sides.items()
+        }
         for turn in range(repeats + 2):
             for name in sorted(sides, reverse=turn % 2 == 1):
                 dist.barrier(group=gloo)
@@ -120,7 +150,7 @@ def measure(
         used_by_all = torch.tensor(list(cpu.values()))
         dist.all_reduce(used_by_all, group=gloo)
         (ours, other), (our_cpu, other_cpu) = slowest.tolist(), used_by_all.tolist()
-        bound = bound_ms(op, size, len(hosts), rate)
+        bound = bound_ms(op, size, len(hosts), world.size, rate)
         figures = (round(value, 3) for value in (ours, other, our_cpu, other_cpu, bound))
         rows.append(Row(f"{len(hosts)}x{each}", rate, op, size, *figures))
     return rows

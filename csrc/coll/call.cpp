@@ -12,6 +12,7 @@ CallHeader make_header(const Call& call, uint64_t sequence, uint8_t algorithm) {
   if (call.part_of != nullptr) {
     CallHeader header = make_header(*call.part_of, sequence, algorithm);
     header.signature += call.signature;
+    header.balance = call.balance;  // of this step's messages
     return header;
   }
   CallHeader header{};

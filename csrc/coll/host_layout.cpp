@@ -35,15 +35,14 @@ std::string why_not_composed(const HostLayout& layout) {
     return "who shares memory with whom does not divide the ranks into hosts";
   if (layout.num_hosts() == 1) return "all ranks share memory";
   const int each = layout.ranks_per_host();
-  bool alone = true, alike = true, ordered = true;
+  bool alike = true, ordered = true;
   int next = 0;
   for (const auto& host : layout.hosts) {
-    alone = alone && host.size() == 1;
     alike = alike && static_cast<int>(host.size()) == each;
     for (const int rank : host) ordered = ordered && rank == next++;
   }
-  if (alone) return "each host has one rank";
   if (!alike) return "the hosts differ in their numbers of ranks";
+  if (each == 1 && layout.num_hosts() == 2) return "of two ranks, Gloo's sums have the same bits";
   if ((each & (each - 1)) != 0) {
     return concat("each host has ", each, " ranks, which is no power of two");
   }

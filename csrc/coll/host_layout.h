@@ -19,6 +19,9 @@ struct HostLayout {
 
   int num_hosts() const { return static_cast<int>(hosts.size()); }
   int ranks_per_host() const { return static_cast<int>(hosts[0].size()); }
+  /// Where a rank lies, if all hosts have the same number of ranks, one after the other.
+  int host_of(int rank) const { return rank / ranks_per_host(); }
+  int place_of(int rank) const { return rank % ranks_per_host(); }
   /// The rank in this rank's place on another host.
   int counterpart(int host) const { return hosts[host][local]; }
 };
@@ -29,7 +32,7 @@ HostLayout layout_of(const std::vector<std::string>& shares, int rank);
 
 /// The reason why sums over the hosts do not make up the group's, with the order of ranks that
 /// would help, if there is one; "" if they do: each host has the same number of ranks, a power of
-/// two and more than one, one after the other.
+/// two, one after the other. Of two ranks, nothing would be gained.
 std::string why_not_composed(const HostLayout& layout);
 
 }  // namespace fastcomm

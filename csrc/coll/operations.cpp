@@ -220,13 +220,22 @@ Table make_table() {
   detailed(add(OpKind::kAllReduceSparse, moves, all_to_all_v_alone)).counted = false;
 
   const std::pair<HostWay, std::vector<OpKind>> composed[] = {
-      {HostWay::kSum, {OpKind::kAllReduce, OpKind::kAllReduceCoalesced}},
+      {HostWay::kSum,
+       {OpKind::kAllReduce, OpKind::kAllReduceCoalesced, OpKind::kReduceScatterUneven}},
+      {HostWay::kSumToRoot, {OpKind::kReduce}},
       {HostWay::kSumParts,
        {OpKind::kReduceScatter, OpKind::kReduceScatterTensor,
         OpKind::kReduceScatterTensorCoalesced}},
+      {HostWay::kSumLists, {OpKind::kFusedAllReduce, OpKind::kFusedReduceScatter}},
       {HostWay::kGather,
-       {OpKind::kAllGather, OpKind::kAllGatherIntoTensor, OpKind::kAllGatherIntoTensorCoalesced}},
+       {OpKind::kAllGather, OpKind::kAllGatherIntoTensor, OpKind::kAllGatherCoalesced,
+        OpKind::kAllGatherIntoTensorCoalesced}},
+      {HostWay::kGatherUneven, {OpKind::kAllGatherUneven}},
+      {HostWay::kGatherShards, {OpKind::kGatherShards}},
       {HostWay::kSpread, {OpKind::kBroadcast}},
+      {HostWay::kExchange,
+       {OpKind::kGather, OpKind::kScatter, OpKind::kAllToAll, OpKind::kAllToAllSingle,
+        OpKind::kAllReduceSparse}},
       {HostWay::kMeet, {OpKind::kBarrier}}};
   for (const auto& [way, kinds] : composed) {
     for (OperationRow& row : rows) {

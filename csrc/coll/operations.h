@@ -52,12 +52,17 @@ struct PeerWay {
 
 /// The way in which an operation is composed of what hosts do (c10d/engines/hosts).
 enum class HostWay : uint8_t {
-  kNone,      // it is not
-  kSum,       // every rank gets the sum
-  kSumParts,  // every rank gets its part of it
-  kGather,    // every rank gets what all give
-  kSpread,    // every rank gets what the root gives
-  kMeet,      // nothing moves
+  kNone,          // it is not
+  kSum,           // every rank gets the sum
+  kSumToRoot,     // the root gets it
+  kSumParts,      // every rank gets its part of it
+  kSumLists,      // every rank gets the sums of many tensors (Call::gradients)
+  kGather,        // every rank gets what all give
+  kGatherUneven,  // the same, of unequal sizes (Call::messages)
+  kGatherShards,  // the same, of many tensors
+  kSpread,        // every rank gets what the root gives
+  kExchange,      // messages, with sizes known in pairs
+  kMeet,          // nothing moves
 };
 
 struct OperationRow {

@@ -129,11 +129,14 @@ def fused_all_reduce_(
             Otherwise gradients go through the host's memory, with the same bits. Only native calls
             are asynchronous.
         group: any process group; None is the default one. Native where its backend is fastcomm
-            and the ranks share memory; else the ranks gather each other's gradients and sum
-            them here, with the same bits, which takes more memory and time.
+            and the ranks share memory, or operations are composed of several hosts; else the ranks
+            gather each other's gradients and sum them here, with the same bits, which takes more
+            memory and time.
         average: divide by the number of ranks.
         scale: a factor, 1 / loss scale for instance.
-        comm_dtype: ``torch.bfloat16`` or ``torch.float16``: how gradients of fp32 travel.
+        comm_dtype: ``torch.bfloat16`` or ``torch.float16``: how gradients of fp32 travel. Over
+            several hosts, each host's part of the result is rounded to it, too: the same bits on
+            all ranks, which are not those of one host.
         norm_type: 1, 2, ``inf``, or None for no norm.
         residuals: for error feedback: one tensor of fp32 (of complex64 for a complex one, in native
             groups only) for each of ``grads``, with its shape and strides (contiguous where it has
@@ -199,7 +202,8 @@ def reduce_list(
         if found is not None:
             work, results = found
             if work is not None and not async_op:
-                work.wait()  # a synchronous call has a work only if it failed: raises
+                work.wait()  # it has failed, which this raises; or several hosts are at it
+                work = None
             return _result(results, norm_type, work)
     device = _device_with_kernels(tensors)
     alone = dist.get_world_size(group) == 1

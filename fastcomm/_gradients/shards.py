@@ -116,7 +116,7 @@ def gather_shards_(
         for owner in range(dist.get_world_size(group)):
             _broadcast_parts(tensors, offsets, group, owner)
     elif gathered[0] is not None:
-        gathered[0].wait()  # raises: it has failed
+        gathered[0].wait()  # it has failed, which this raises; or several hosts are at it
 
 
 def _check_offsets(

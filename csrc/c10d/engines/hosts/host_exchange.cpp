@@ -100,6 +100,12 @@ void HostExchange::read_envelopes(const HostCall& call) {
                       unlike.calls.brief(), unlike.odd);
 }
 
+uint64_t HostExchange::balance() const {
+  uint64_t sum = own_.balance;
+  each_other([&](int host) { sum += received(host).header.balance; });
+  return sum;
+}
+
 const char* HostExchange::enclosed(int host) const { return received(host).data; }
 
 void HostExchange::end_envelopes(const HostCall& call) {

@@ -28,13 +28,13 @@ enum class HostPath : uint8_t { kShort = 0, kLong = 1 };
 /// memory, which may be the user's, must live until this is destroyed. The destructor may wait.
 class HostExchange {
  public:
-  using Messages = std::vector<Wire::Message>;
+  using UnderWay = std::vector<Wire::Message>;
 
   /// A part of a long message on its way.
   struct Chunk {
     Span span{};  // of the message
     char* memory = nullptr;
-    Messages expected, results, sent;
+    UnderWay expected, results, sent;
   };
 
   static constexpr uint64_t kChunksUnderWay = 3;
@@ -79,21 +79,30 @@ class HostExchange {
   }
   /// Returns when all hosts have sent theirs. Raises MismatchError if they do not fit.
   void read_envelopes(const HostCall& call);
+  /// The sum over the ranks in this rank's place (CallHeader::balance), until end_envelopes().
+  uint64_t balance() const;
   /// The data in a host's, until end_envelopes().
   const char* enclosed(int host) const;
   /// Returns when its own have been sent: the group may be destroyed after the call.
   void end_envelopes(const HostCall& call);
 
-  void expect(Messages& messages, int host, Mail mail, void* data, uint64_t bytes) {
-    messages.push_back(wire_.receive(layout_.counterpart(host), mail, data, bytes));
+  void expect(UnderWay& messages, int host, Mail mail, void* data, uint64_t bytes) {
+    expect_of(messages, layout_.counterpart(host), mail, data, bytes);
   }
-  void send(Messages& messages, int host, Mail mail, const void* data, uint64_t bytes) {
-    messages.push_back(wire_.send(layout_.counterpart(host), mail, data, bytes));
+  void send(UnderWay& messages, int host, Mail mail, const void* data, uint64_t bytes) {
+    send_to(messages, layout_.counterpart(host), mail, data, bytes);
   }
-  static void wait(Messages& messages, const HostCall& call) { Wire::wait(messages, call.look); }
+  /// The same with any rank of another host.
+  void expect_of(UnderWay& messages, int rank, Mail mail, void* data, uint64_t bytes) {
+    messages.push_back(wire_.receive(rank, mail, data, bytes));
+  }
+  void send_to(UnderWay& messages, int rank, Mail mail, const void* data, uint64_t bytes) {
+    messages.push_back(wire_.send(rank, mail, data, bytes));
+  }
+  static void wait(UnderWay& messages, const HostCall& call) { Wire::wait(messages, call.look); }
   /// Of calls in one piece. Members, since whoever drops a message may wait for it.
-  Messages& expected() { return expected_; }
-  Messages& sent() { return sent_; }
+  UnderWay& expected() { return expected_; }
+  UnderWay& sent() { return sent_; }
 
   /// Carries a long message out in chunks of `each` of `count` elements, with `bytes` of memory for
   /// each under way. Calls for each in turn `plan.prepare(chunk)`, which posts receives, then
@@ -146,9 +155,9 @@ class HostExchange {
   std::vector<std::array<at::Tensor, 2>> received_;  // by host and parity, as what follows
   std::vector<std::array<Wire::Message, 2>> awaited_;
   CallHeader own_{};  // of the call
-  Messages sent_envelopes_;
+  UnderWay sent_envelopes_;
   at::Tensor scratch_;
-  Messages expected_, sent_;
+  UnderWay expected_, sent_;
   std::array<Chunk, kChunksUnderWay> ring_;
 };
 

@@ -5,16 +5,16 @@
 namespace fastcomm {
 
 void HostInside::reduce(HostCall& call, const PartialSum& sum, const void* input, uint64_t count,
-                        void* output) {
+                        void* output, int root) {
   Call step;
   step.kind = OpKind::kReduce;
-  step.root = 0;
+  step.root = root;
   step.dtype = sum.partial;
   step.op = sum.op;
   step.factor = sum.factor;
   step.count = count;
   step.input = input;
-  step.output = rank() == 0 ? output : nullptr;
+  step.output = rank() == root ? output : nullptr;
   run(call, std::move(step));
 }
 
@@ -49,6 +49,14 @@ void HostInside::broadcast(HostCall& call, DType type, void* data, uint64_t coun
   step.dtype = type;
   step.count = count;
   step.input = step.output = data;
+  run(call, std::move(step));
+}
+
+void HostInside::exchange(HostCall& call, const std::shared_ptr<Messages>& messages) {
+  Call step;
+  step.kind = OpKind::kAllToAll;
+  step.balance = messages->balance(rank());
+  step.messages = messages;
   run(call, std::move(step));
 }
 

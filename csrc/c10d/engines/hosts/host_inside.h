@@ -10,6 +10,7 @@
 
 #include "c10d/engines/hosts/partial_sum.h"
 #include "coll/call.h"
+#include "coll/messages.h"
 #include "engines/cpu/communicator.h"
 
 namespace fastcomm {
@@ -34,9 +35,9 @@ class HostInside {
   int size() const { return ranks_->size(); }
   int whole_size() const { return ranks_->transport().whole_size(); }
 
-  /// The partial of all ranks' inputs, at rank 0.
+  /// The partial of all ranks' inputs, at rank `root`.
   void reduce(HostCall& call, const PartialSum& sum, const void* input, uint64_t count,
-              void* output);
+              void* output, int root);
   /// The partial of all ranks' inputs number `rank()`; one for each rank.
   void reduce_scatter(HostCall& call, const PartialSum& sum, std::vector<const void*> inputs,
                       uint64_t count, void* output);
@@ -45,6 +46,8 @@ class HostInside {
                   std::vector<void*> outputs);
   /// Rank `root`'s data on all ranks.
   void broadcast(HostCall& call, DType type, void* data, uint64_t count, int root);
+  /// Messages between these ranks. Fills in what is received, if only the senders know sizes.
+  void exchange(HostCall& call, const std::shared_ptr<Messages>& messages);
   void barrier(HostCall& call);
 
  private:

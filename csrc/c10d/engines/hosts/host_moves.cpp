@@ -1,8 +1,9 @@
 #include "c10d/engines/hosts/host_moves.h"
 
-#include "c10d/engines/hosts/host_sum.h"
-
 #include <cstring>
+
+#include "c10d/engines/hosts/gather_in_chunks.h"
+#include "c10d/engines/hosts/host_sum.h"
 
 namespace fastcomm {
 namespace {
@@ -11,50 +12,19 @@ void copy_bytes(void* to, const void* from, uint64_t bytes) {
   if (bytes != 0) std::memcpy(to, from, bytes);
 }
 
-struct GatherInChunks {
-  using Chunk = HostExchange::Chunk;
+/// Straight between the user's tensors (GatherInChunks).
+struct EvenPlaces {
+  const Call& call;
 
-  HostCall& call;
-  HostInside& inside;
-  HostExchange& between;
-  const uint64_t size = dtype_size(call.call.dtype);
-  const uint64_t each =
-      std::max<uint64_t>(kHostChunkBytes / size / static_cast<uint64_t>(inside.size()), 1);
-
-  char* output(const Chunk& chunk, int rank) const {
-    return static_cast<char*>(call.call.outputs[rank]) + chunk.span.first * size;
+  uint64_t bytes(int) const { return call.bytes(); }
+  uint64_t room(uint64_t) const { return 0; }
+  const char* own(const Span& span, int, char*) const {
+    return static_cast<const char*>(call.input) + span.first;
   }
-  const char* input(const Chunk& chunk) const {
-    return static_cast<const char*>(call.call.input) + chunk.span.first * size;
+  char* place(const Span& span, int rank, char*) const {
+    return static_cast<char*>(call.outputs[rank]) + span.first;
   }
-  void gather(const Chunk& chunk, int host, const void* own) {
-    std::vector<void*> outputs;
-    for (const int rank : between.layout().hosts[host]) outputs.push_back(output(chunk, rank));
-    inside.all_gather(call, call.call.dtype, own, chunk.span.count, std::move(outputs));
-  }
-
-  void prepare(Chunk& chunk) {
-    between.each_other([&](int host) {
-      between.expect(chunk.expected, host, Mail::kResult,
-                     output(chunk, between.layout().counterpart(host)), chunk.span.count * size);
-    });
-  }
-
-  void open(Chunk& chunk) {
-    between.compared(call);
-    between.each_other([&](int host) {
-      between.send(chunk.sent, host, Mail::kResult, input(chunk), chunk.span.count * size);
-    });
-    gather(chunk, between.own(), input(chunk));
-  }
-
-  void middle(Chunk& chunk) {
-    HostExchange::wait(chunk.expected, call);
-    between.each_other(
-        [&](int host) { gather(chunk, host, output(chunk, between.layout().counterpart(host))); });
-  }
-
-  void close(Chunk& chunk) { HostExchange::wait(chunk.sent, call); }
+  void done(const Span&, int, char*) const {}
 };
 
 struct SpreadInChunks {
@@ -63,9 +33,8 @@ struct SpreadInChunks {
   HostCall& call;
   HostInside& inside;
   HostExchange& between;
-  // One host's ranks come after another's.
-  const int root_host = call.call.root / inside.size();
-  const int root_place = call.call.root % inside.size();
+  const int root_host = between.layout().host_of(call.call.root);
+  const int root_place = between.layout().place_of(call.call.root);
   const uint64_t size = dtype_size(call.call.dtype);
   const uint64_t each = kHostChunkBytes / size;
   const bool gives = root_host == between.own();
@@ -106,7 +75,8 @@ struct SpreadInChunks {
 
 void spread_short(HostCall& call, HostInside& inside, HostExchange& between) {
   const Call& user = call.call;
-  const int root_host = user.root / inside.size(), root_place = user.root % inside.size();
+  const int root_host = between.layout().host_of(user.root);
+  const int root_place = between.layout().place_of(user.root);
   const uint64_t bytes = user.bytes();
   const bool leads = inside.rank() == 0, gives = root_host == between.own();
   const bool apart = bytes > HostExchange::kEnclosedBytes;
@@ -143,20 +113,17 @@ void spread_short(HostCall& call, HostInside& inside, HostExchange& between) {
 }  // namespace
 
 void gather_to_all(HostCall& call, HostInside& inside, HostExchange& between) {
-  GatherInChunks plan{call, inside, between};
+  const EvenPlaces places{call.call};
   const uint64_t bytes = call.call.bytes();
-  if (bytes <= HostExchange::kEnclosedBytes) {
-    const HostExchange::Chunk all{{0, call.call.count}};
-    between.begin(call, HostPath::kShort);
-    between.send_envelopes(call, call.call.input, bytes);
-    between.read_envelopes(call);
-    plan.gather(all, between.own(), call.call.input);
-    between.each_other([&](int host) { plan.gather(all, host, between.enclosed(host)); });
-    return between.end_envelopes(call);
-  }
-  between.begin(call, HostPath::kLong);
-  inside.barrier(call);
-  between.in_chunks(call, call.call.count, plan.each, 0, plan);
+  if (bytes > HostExchange::kEnclosedBytes) return gather_in_chunks(call, inside, between, places);
+  const GatherInChunks<EvenPlaces> plan{call, inside, between, places, bytes};
+  const HostExchange::Chunk all{{0, bytes}};
+  between.begin(call, HostPath::kShort);
+  between.send_envelopes(call, call.call.input, bytes);
+  between.read_envelopes(call);
+  plan.pass_on(all, between.own(), static_cast<const char*>(call.call.input));
+  between.each_other([&](int host) { plan.pass_on(all, host, between.enclosed(host)); });
+  between.end_envelopes(call);
 }
 
 void spread(HostCall& call, HostInside& inside, HostExchange& between) {

@@ -1,15 +1,9 @@
 #include "c10d/engines/hosts/host_sum.h"
 
+#include "c10d/engines/hosts/sum_in_chunks.h"
+
 namespace fastcomm {
 namespace {
-
-/// Part `index` of `parts`, which differ by an element at most.
-Span part_of(uint64_t count, int parts, int index) {
-  const auto bound = [&](int at) {
-    return count * static_cast<uint64_t>(at) / static_cast<uint64_t>(parts);
-  };
-  return {bound(index), bound(index + 1) - bound(index)};
-}
 
 void sum_short(HostCall& call, const PartialSum& sum, HostInside& inside, HostExchange& between) {
   const uint64_t count = call.call.count, bytes = count * sum.partial_size();
@@ -29,7 +23,7 @@ void sum_short(HostCall& call, const PartialSum& sum, HostInside& inside, HostEx
       });
     }
   }
-  inside.reduce(call, sum, sum.widened(call.call.input, count, spare), count, own);
+  inside.reduce(call, sum, sum.widened(call.call.input, count, spare), count, own, 0);
   if (leads) {
     between.send_envelopes(call, own, apart ? 0 : bytes);
     between.read_envelopes(call);
@@ -46,89 +40,101 @@ void sum_short(HostCall& call, const PartialSum& sum, HostInside& inside, HostEx
   HostExchange::wait(between.sent(), call);
 }
 
+/// The ranks in the root's place get their hosts' partials, and send them to the root.
+void sum_short_to_root(HostCall& call, const PartialSum& sum, HostInside& inside,
+                       HostExchange& between) {
+  const uint64_t count = call.call.count, bytes = count * sum.partial_size();
+  const int hosts = between.num_hosts(), root_host = between.layout().host_of(call.call.root);
+  const int place = between.layout().place_of(call.call.root);
+  const bool leads = inside.rank() == place, gets = leads && root_host == between.own();
+  const bool apart = bytes > HostExchange::kEnclosedBytes;
+  char* const room = between.scratch(static_cast<uint64_t>(hosts + 1) * kShortSumBytes);
+  const auto partial = [&](int host) {
+    return room + static_cast<uint64_t>(host) * kShortSumBytes;
+  };
+  char *const own = partial(between.own()), *const spare = partial(hosts);
+  if (leads) {
+    between.begin(call, HostPath::kShort);
+    between.each_other([&](int host) {
+      if (!gets || !apart) return;
+      between.expect(between.expected(), host, Mail::kPartial, partial(host), bytes);
+    });
+  }
+  inside.reduce(call, sum, sum.widened(call.call.input, count, spare), count, own, place);
+  if (leads) {
+    between.send_envelopes(call, own, apart ? 0 : bytes);
+    between.read_envelopes(call);
+    if (apart && !gets) between.send(between.sent(), root_host, Mail::kPartial, own, bytes);
+    HostExchange::wait(between.expected(), call);
+    const auto received = [&](int host) { return apart ? partial(host) : between.enclosed(host); };
+    if (gets) sum.total(between.partials(own, received), count, spare, call.call.output);
+    between.end_envelopes(call);
+  }
+  inside.barrier(call);  // a mismatch between hosts is known to all ranks
+  HostExchange::wait(between.sent(), call);
+}
+
 /// Memory of a chunk: its input as partials, if that is another type; the partial of this rank's
-/// slice; one for each host; the result.
-struct SumInChunks {
+/// slice; at the root's host one of each other host, and the result.
+struct SumToRootInChunks {
   using Chunk = HostExchange::Chunk;
 
   HostCall& call;
   const PartialSum& sum;
+  const OneTensor tensor;
   HostInside& inside;
   HostExchange& between;
-  /// Elements of a chunk, and bytes that its parts take.
+  const int root_host = between.layout().host_of(call.call.root);
+  const int root_place = between.layout().place_of(call.call.root);
+  const bool gets = root_host == between.own();
   const uint64_t each = kHostChunkBytes / sum.partial_size();
-  const uint64_t widened = sum.widens() ? kHostChunkBytes : 0;
   const uint64_t wide =
       round_up(ceil_div(smaller(each, call.call.count), inside.size()) * sum.partial_size(), 64);
-  const bool whole = between.num_hosts() == 2 && !sum.widens();  // slices are exchanged
-  const uint64_t hosts = static_cast<uint64_t>(between.num_hosts());
-  const uint64_t part_wide = whole ? wide : round_up(ceil_div(wide, hosts), 64) + 64;
-  const uint64_t memory = widened + 2 * wide + hosts * part_wide;
+  const uint64_t memory =
+      tensor.room() + (2 + static_cast<uint64_t>(gets ? between.num_hosts() : 0)) * wide;
 
-  char* partial(const Chunk& chunk) const { return chunk.memory + widened; }
+  char* partial(const Chunk& chunk) const { return chunk.memory + tensor.room(); }
   char* received(const Chunk& chunk, int host) const {
-    return partial(chunk) + wide + static_cast<uint64_t>(host) * part_wide;
+    return partial(chunk) + (1 + static_cast<uint64_t>(host)) * wide;
   }
   char* result(const Chunk& chunk) const { return received(chunk, between.num_hosts()); }
-  /// One for each rank. Where they overlap, two ranks compute the same bits.
   EqualSlices slices(const Chunk& chunk) const { return {chunk.span, inside.size()}; }
-  /// What a host sums of the slice.
-  Span part(const Chunk& chunk, int host) const {
-    const uint64_t length = slices(chunk).length;
-    return whole ? Span{0, length} : part_of(length, between.num_hosts(), host);
-  }
+  uint64_t bytes(const Chunk& chunk) const { return slices(chunk).length * sum.partial_size(); }
 
   void prepare(Chunk& chunk) {
+    if (!gets) return;
     between.each_other([&](int host) {
-      between.expect(chunk.expected, host, Mail::kPartial, received(chunk, host),
-                     part(chunk, between.own()).count * sum.partial_size());
-      if (whole) return;
-      const Span theirs = part(chunk, host);
-      between.expect(chunk.results, host, Mail::kResult, result(chunk) + theirs.first * sum.size(),
-                     theirs.count * sum.size());
+      between.expect(chunk.expected, host, Mail::kPartial, received(chunk, host), bytes(chunk));
     });
   }
 
   void open(Chunk& chunk) {
-    const auto* input = static_cast<const char*>(call.call.input) + chunk.span.first * sum.size();
-    const auto* terms =
-        static_cast<const char*>(sum.widened(input, chunk.span.count, chunk.memory));
-    const EqualSlices cuts = slices(chunk);
-    std::vector<const void*> inputs;
-    for (int rank = 0; rank < inside.size(); ++rank) {
-      inputs.push_back(terms + (cuts.first(rank) - chunk.span.first) * sum.partial_size());
-    }
-    inside.reduce_scatter(call, sum, std::move(inputs), cuts.length, partial(chunk));
+    add_slices(call, sum, inside, chunk.span, tensor.terms(chunk.span, chunk.memory),
+               partial(chunk));
     between.compared(call);
-    between.each_other([&](int host) {
-      const Span theirs = part(chunk, host);
-      between.send(chunk.sent, host, Mail::kPartial,
-                   partial(chunk) + theirs.first * sum.partial_size(),
-                   theirs.count * sum.partial_size());
-    });
+    if (!gets) between.send(chunk.sent, root_host, Mail::kPartial, partial(chunk), bytes(chunk));
   }
 
   void middle(Chunk& chunk) {
     HostExchange::wait(chunk.expected, call);
-    const Span own = part(chunk, between.own());
-    const auto partials = between.partials(partial(chunk) + own.first * sum.partial_size(),
-                                           [&](int host) { return received(chunk, host); });
-    char* const total = result(chunk) + own.first * sum.size();
-    sum.total(partials, own.count, received(chunk, between.own()), total);
-    if (whole) return;
-    between.each_other([&](int host) {
-      between.send(chunk.sent, host, Mail::kResult, total, own.count * sum.size());
-    });
+    if (!gets) return;
+    const auto partials =
+        between.partials(partial(chunk), [&](int host) { return received(chunk, host); });
+    sum.total(partials, slices(chunk).length, received(chunk, between.own()), result(chunk));
   }
 
   void close(Chunk& chunk) {
-    HostExchange::wait(chunk.results, call);
-    const EqualSlices cuts = slices(chunk);
-    std::vector<void*> outputs;
-    for (int rank = 0; rank < inside.size(); ++rank) {
-      outputs.push_back(static_cast<char*>(call.call.output) + cuts.first(rank) * sum.size());
+    if (gets) {
+      const EqualSlices cuts = slices(chunk);
+      const uint64_t length = cuts.length * sum.size();
+      auto messages = std::make_shared<Messages>(inside.size());
+      messages->sends[root_place] = {result(chunk), length};
+      for (int rank = 0; rank < inside.size() && inside.rank() == root_place; ++rank) {
+        char* const to = static_cast<char*>(call.call.output) + cuts.first(rank) * sum.size();
+        messages->receives[rank] = {to, length};
+      }
+      inside.exchange(call, messages);
     }
-    inside.all_gather(call, sum.type, result(chunk), cuts.length, std::move(outputs));
     HostExchange::wait(chunk.sent, call);
   }
 };
@@ -206,8 +212,19 @@ void sum_to_all(HostCall& call, HostInside& inside, HostExchange& between) {
   if (call.call.count * sum.partial_size() <= kShortSumBytes) {
     return sum_short(call, sum, inside, between);
   }
-  SumInChunks plan{call, sum, inside, between};
+  SumInChunks<OneTensor> plan{call, sum, {call.call, sum}, inside, between};
   between.begin(call, HostPath::kLong);
+  between.in_chunks(call, call.call.count, plan.each, plan.memory, plan);
+}
+
+void sum_to_root(HostCall& call, HostInside& inside, HostExchange& between) {
+  const PartialSum sum(call.call, inside.whole_size());
+  if (call.call.count * sum.partial_size() <= kShortSumBytes) {
+    return sum_short_to_root(call, sum, inside, between);
+  }
+  SumToRootInChunks plan{call, sum, {call.call, sum}, inside, between};
+  between.begin(call, HostPath::kLong);
+  inside.barrier(call);  // so an envelope says that a whole host agrees: nothing comes back from it
   between.in_chunks(call, call.call.count, plan.each, plan.memory, plan);
 }
 

@@ -11,6 +11,9 @@
 //           hosts, each of which sums its part and sends the others the result.
 // Bytes that a host sends, of S: short (H - 1) S; long S for two hosts, else 2 (H - 1) / H S.
 //
+// reduce goes the same two ways, by the ranks in the root's place or by slices. A host other than the
+// root's sends S.
+//
 // reduce_scatter goes one way: a rank gets its host's partials of its own part and of those of the
 // ranks in its place, sends each its own, and sums what it gets. A host sends (H - 1) / H of its
 // input, in the type of partials. What fits envelopes travels in them.
@@ -27,6 +30,7 @@ constexpr uint64_t kShortSumBytes = 64 * 1024;
 constexpr uint64_t kHostChunkBytes = 4 * 1024 * 1024;
 
 void sum_to_all(HostCall& call, HostInside& inside, HostExchange& between);
+void sum_to_root(HostCall& call, HostInside& inside, HostExchange& between);
 void sum_parts(HostCall& call, HostInside& inside, HostExchange& between);
 
 }  // namespace fastcomm

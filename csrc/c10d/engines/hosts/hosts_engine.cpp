@@ -3,6 +3,8 @@
 #include <cctype>
 #include <thread>
 
+#include "c10d/engines/hosts/host_lists.h"
+#include "c10d/engines/hosts/host_messages.h"
 #include "c10d/engines/hosts/host_moves.h"
 #include "c10d/engines/hosts/host_sum.h"
 #include "c10d/life/aside.h"
@@ -15,17 +17,6 @@
 namespace fastcomm {
 
 namespace {
-
-/// True if messages of all ranks have one size, as all ranks see it.
-bool is_even(const Request& request) {
-  for (const auto* lists : {&request.input_lists, &request.output_lists}) {
-    if (lists->empty()) continue;
-    const at::TensorList single = request.inputs.empty() ? request.outputs : request.inputs;
-    if (lists->size() != 1 || single.size() != 1) return false;
-    if (!are_even((*lists)[0], single[0])) return false;
-  }
-  return true;
-}
 
 /// A text of calls without their numbers: inside a host each step has one.
 std::string without_numbers(std::string text) {
@@ -45,12 +36,22 @@ void carry_out(HostCall& call, HostInside& inside, HostExchange& between) {
   switch (row_of(call.call.kind).hosts) {
     case HostWay::kSum:
       return sum_to_all(call, inside, between);
+    case HostWay::kSumToRoot:
+      return sum_to_root(call, inside, between);
     case HostWay::kSumParts:
       return sum_parts(call, inside, between);
+    case HostWay::kSumLists:
+      return sum_lists(call, inside, between);
     case HostWay::kGather:
       return gather_to_all(call, inside, between);
+    case HostWay::kGatherUneven:
+      return gather_uneven(call, inside, between);
+    case HostWay::kGatherShards:
+      return gather_shards(call, inside, between);
     case HostWay::kSpread:
       return spread(call, inside, between);
+    case HostWay::kExchange:
+      return exchange_messages(call, inside, between);
     case HostWay::kMeet:
       return meet(call, inside, between);
     case HostWay::kNone:
@@ -122,14 +123,17 @@ bool HostsEngine::takes(const Request& request) const {
   if (row.hosts == HostWay::kNone || Continuations::here().depth != 0) return false;
   for (const at::TensorList tensors : {request.inputs, request.outputs}) {
     for (const at::Tensor& each : tensors) {
-      if (each.layout() != at::kStrided) return false;
+      const bool sparse =
+          each.layout() == at::kSparse &&
+          (request.kind == OpKind::kAllReduce || request.kind == OpKind::kAllReduceSparse);
+      if (each.layout() != at::kStrided && !sparse) return false;
       const auto why_not = [&] {
         return why_no_reduction_of(each.scalar_type(), reduce_op_of(*request.op));
       };
       if (row.reduces && why_not() != nullptr) return false;
     }
   }
-  return is_even(request);
+  return true;
 }
 
 Selection HostsEngine::explain(const Query& query) const {
