@@ -95,9 +95,11 @@ const std::vector<Setting>& settings() {
             "([errors.md](errors.md))"),
       words("FASTCOMM_ISA", "auto, generic, avx2, avx512", &Environment::isa,
             "the processor's instructions that loops use"),
-      words("FASTCOMM_ROUTE", "auto, pinned, nccl", &Environment::route,
+      words("FASTCOMM_ROUTE", "auto, pinned, nccl, fastest", &Environment::route,
             "for tensors on devices of several processes. `pinned`: through host memory that all "
-            "devices reach, not through each other's memory; `nccl`: without fastcomm's kernels"),
+            "devices reach, not through each other's memory; `nccl`: without fastcomm's kernels. "
+            "`fastest`: where each of several hosts has one rank, Gloo as a whole, whatever the "
+            "bits"),
       words("FASTCOMM_IPC", "auto, handle, descriptor, fabric", &Environment::ipc,
             "how processes map memory of each other's devices: `handle` (`cudaIpc`), `descriptor` "
             "or `fabric` (the driver's virtual memory); `auto` takes the first of them that works"),

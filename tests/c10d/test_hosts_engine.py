@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any
 
@@ -19,7 +20,7 @@ import fastcomm
 pytestmark = pytest.mark.serial  # network namespaces
 
 SHORT_BYTES = 64 * 1024  # kShortSumBytes of csrc/c10d/engines/hosts
-CHUNK_BYTES = 4 << 20  # kHostChunkBytes
+CHUNK_BYTES = 1 << 20  # the least of chunk_bytes()
 ENCLOSED_BYTES = 2048  # HostExchange::kEnclosedBytes
 
 
@@ -65,7 +66,7 @@ def _of_all_sizes(world: World, hosts: list[Host], port: int, places: str) -> No
             mine = terms[world.rank].clone()
             dist.all_reduce(mine, op=dist.ReduceOp.AVG)
             assert same(mine, reduced(terms, "avg"), "avg"), (dtype, count)
-    terms = [torch.arange(4_000_001.0) * (rank + 1) for rank in range(world.size)]  # four chunks
+    terms = [torch.arange(4_000_001.0) * (rank + 1) for rank in range(world.size)]  # many chunks
     total = terms[world.rank].clone()
     dist.all_reduce(total)
     assert same(total, reduced(terms, "sum"), "sum")
@@ -258,6 +259,18 @@ def test_other_placements_run_on_gloo_as_a_whole(hosts: list[Host], places: str)
     for why, algorithm in run_ranks(len(places), _why_not, hosts, 29930 + len(places), places):
         assert PLACES[places] in why
         assert algorithm == "gloo"
+
+
+def _one_asks(world: World, hosts: list[Host], port: int) -> tuple[str, str]:
+    if world.rank == 1:
+        os.environ["FASTCOMM_ROUTE"] = "fastest"  # nothing native is loaded yet
+    return _why_not(world, hosts, port, "012")
+
+
+def test_one_rank_a_host_may_prefer_gloo(four_hosts: list[Host]) -> None:
+    """One rank asks for it, and all agree."""
+    told = run_ranks(3, _one_asks, four_hosts, 29935)
+    assert told == [("rank 1: FASTCOMM_ROUTE=fastest", "gloo")] * 3
 
 
 def _parts(world: World, hosts: list[Host], port: int) -> list[str]:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from support.caught import Caught, catch
 from support.namespaces import Host
 from support.ranks import World, run_ranks
@@ -153,7 +152,6 @@ def test_lists_over_more_hosts(four_hosts: list[Host], what: Any, places: str) -
 
 def _unlike(world: World, hosts: list[Host], port: int, who: int, feeds_back: bool) -> Caught:
     join_hosts(world, hosts, port, "0011")
-    dist.barrier()
     count = 100_000 + (world.rank == who)
     mine, left = torch.full((count,), 7.1), torch.full((count,), 7.1)
     more: dict[str, Any] = {"comm_dtype": torch.bfloat16, "residuals": [left]} if feeds_back else {}

@@ -16,7 +16,7 @@ from support.stores import join_hosts
 
 pytestmark = pytest.mark.serial  # network namespaces
 
-# In bytes, around the limits of csrc/c10d/engines/hosts: in an envelope, short, one chunk.
+# In bytes, around the limits of csrc/c10d/engines/hosts: in an envelope, short, in chunks.
 SIZES = [8, 2048, 2056, 64 * 1024, 64 * 1024 + 8, (4 << 20) + 8]
 
 
@@ -56,7 +56,7 @@ def _reduce(world: World, hosts: list[Host], port: int, places: str) -> None:
                 mine = terms[rank].clone()
                 dist.reduce(mine, root, op=op_of(op))
                 assert rank != root or same(mine, reduced(terms, op), op), (dtype, count, op)
-    terms = [torch.arange(4_000_001.0) * (peer + 1) for peer in range(size)]  # four chunks
+    terms = [torch.arange(4_000_001.0) * (peer + 1) for peer in range(size)]  # many chunks
     for root in (0, size - 1):
         total = terms[rank].clone()
         dist.reduce(total, root)
@@ -127,7 +127,6 @@ def test_messages_over_more_hosts(four_hosts: list[Host], what: Any) -> None:
 def _unlike(world: World, hosts: list[Host], port: int, what: str, who: int, unit: int) -> Caught:
     """One rank's call does not fit the others'; no tensor of any rank is touched."""
     join_hosts(world, hosts, port, "0011")
-    dist.barrier()
     rank, size = world.rank, world.size
     odd = rank == who
     if what == "reduce":

@@ -149,6 +149,7 @@ HostRanks form_host(Bootstrap& bootstrap, int rank, const std::vector<std::strin
   host.why_not = why_not_composed(host.layout);
   if (!host.why_not.empty()) return host;
   const std::vector<int>& ranks = host.layout.hosts[host.layout.own];
+  const bool declines = ranks.size() == 1 && environment().route == "fastest";
   std::unique_ptr<Transport> peers;
   GroupTraits traits;
   std::string problem;
@@ -165,7 +166,9 @@ HostRanks form_host(Bootstrap& bootstrap, int rank, const std::vector<std::strin
   PartOfStore all(bootstrap, "hosts/");
   const std::string nonce = hex(agree(all, rank, size, "", deadline).nonce);
   const auto key = [&](int each) { return concat(nonce, "/", each); };
-  all.set(key(rank), problem.empty() ? "ok" : concat("numbered within its host: ", problem));
+  all.set(key(rank), declines          ? "FASTCOMM_ROUTE=fastest"
+                     : problem.empty() ? "ok"
+                                       : concat("numbered within its host: ", problem));
   for (int each = 0; each < size && host.why_not.empty(); ++each) {
     const std::string theirs = all.get(key(each), deadline);
     if (theirs != "ok") host.why_not = concat("rank ", each, ": ", theirs);

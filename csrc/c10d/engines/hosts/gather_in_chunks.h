@@ -29,9 +29,9 @@ struct GatherInChunks {
   HostInside& inside;
   HostExchange& between;
   const Parts& parts;
-  const uint64_t longest;
+  const uint64_t longest, ranks = static_cast<uint64_t>(inside.whole_size());
   const uint64_t each = std::max<uint64_t>(
-      smaller(longest, kHostChunkBytes / static_cast<uint64_t>(inside.size())), 1);
+      smaller(longest, chunk_bytes(longest* ranks) / static_cast<uint64_t>(inside.size())), 1);
   const int own = between.layout().hosts[between.own()][inside.rank()];
 
   /// What a rank has of a chunk.

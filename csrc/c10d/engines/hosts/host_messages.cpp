@@ -33,6 +33,12 @@ class Abroad {
   /// Returns once it is known that those of all ranks fit.
   void compare() {
     between_.begin(call_, HostPath::kLong);
+    // Whoever sends has found that it fits.
+    for (int host = 0; host < between_.num_hosts() && !messages_.place; ++host) {
+      for (uint64_t place = 0; place < ranks_ && host != between_.own(); ++place) {
+        expect_from(rank_of(host, place));
+      }
+    }
     std::vector<Sizes> own(ranks_);
     between_.send_envelopes(call_, ranks_ * sizeof(Sizes), [&](int host) {
       for (uint64_t place = 0; place < ranks_; ++place) {
@@ -74,9 +80,9 @@ class Abroad {
 
   void start() {
     each_rank([&](int rank, const Sizes& sizes) {
-      auto& expected = messages_.receives[rank];
-      if (messages_.place) expected = {messages_.place(rank, sizes.sends), sizes.sends};
-      between_.expect_of(between_.expected(), rank, Mail::kResult, expected.data, expected.bytes);
+      if (!messages_.place) return;
+      messages_.receives[rank] = {messages_.place(rank, sizes.sends), sizes.sends};
+      expect_from(rank);
     });
     each_rank([&](int rank, const Sizes&) {
       const auto& sent = messages_.sends[rank];
@@ -90,6 +96,10 @@ class Abroad {
   }
 
  private:
+  void expect_from(int rank) {
+    const auto& expected = messages_.receives[rank];
+    between_.expect_of(between_.expected(), rank, Mail::kResult, expected.data, expected.bytes);
+  }
   int rank_of(int host, uint64_t place) const { return between_.layout().hosts[host][place]; }
   /// The balance of the ranks in one place; then from each host, in its ranks' order, what the one
   /// there has with each of this host.

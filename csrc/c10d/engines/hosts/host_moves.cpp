@@ -36,7 +36,7 @@ struct SpreadInChunks {
   const int root_host = between.layout().host_of(call.call.root);
   const int root_place = between.layout().place_of(call.call.root);
   const uint64_t size = dtype_size(call.call.dtype);
-  const uint64_t each = kHostChunkBytes / size;
+  const uint64_t each = chunk_bytes(call.call.bytes()) / size;
   const bool gives = root_host == between.own();
 
   char* data(uint64_t element) const {

@@ -87,7 +87,7 @@ struct SumToRootInChunks {
   const int root_host = between.layout().host_of(call.call.root);
   const int root_place = between.layout().place_of(call.call.root);
   const bool gets = root_host == between.own();
-  const uint64_t each = kHostChunkBytes / sum.partial_size();
+  const uint64_t each = chunk_bytes(call.call.count * sum.partial_size()) / sum.partial_size();
   const uint64_t wide =
       round_up(ceil_div(smaller(each, call.call.count), inside.size()) * sum.partial_size(), 64);
   const uint64_t memory =
@@ -149,7 +149,8 @@ struct PartsInChunks {
   HostInside& inside;
   HostExchange& between;
   const uint64_t ranks = static_cast<uint64_t>(inside.whole_size());
-  const uint64_t each = std::max<uint64_t>(kHostChunkBytes / sum.partial_size() / ranks, 1);
+  const uint64_t each = std::max<uint64_t>(
+      chunk_bytes(call.call.count * sum.partial_size() * ranks) / sum.partial_size() / ranks, 1);
   const uint64_t wide = round_up(smaller(each, call.call.count) * sum.partial_size(), 64);
   const uint64_t widened = sum.widens() ? ranks * wide : 0;
   const uint64_t memory = widened + 2 * static_cast<uint64_t>(between.num_hosts()) * wide;

@@ -141,7 +141,11 @@ Selection HostsEngine::explain(const Query& query) const {
   return {Algorithm::kComposed,
           concat(layout.num_hosts(), " hosts of ", layout.ranks_per_host(),
                  " ranks: shared memory inside each, ", whole_.name(), " between them",
-                 row_of(query.kind).reduces ? "; the bits are those of one host" : "")};
+                 row_of(query.kind).reduces ? "; the bits are those of one host" : "",
+                 layout.ranks_per_host() == 1
+                     ? "; where links are fast, FASTCOMM_ROUTE=fastest has Gloo take less time, "
+                       "with other bits"
+                     : "")};
 }
 
 WorkPtr HostsEngine::submit(const Request& request) {

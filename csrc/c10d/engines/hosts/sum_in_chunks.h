@@ -65,7 +65,7 @@ struct SumInChunks {
   HostInside& inside;
   HostExchange& between;
   /// Elements of a chunk, and bytes that its parts take.
-  const uint64_t each = kHostChunkBytes / sum.partial_size();
+  const uint64_t each = chunk_bytes(ends.count() * sum.partial_size()) / sum.partial_size();
   const uint64_t wide =
       round_up(ceil_div(smaller(each, ends.count()), inside.size()) * sum.partial_size(), 64);
   /// Slices are exchanged as a whole.
