@@ -1,4 +1,4 @@
-"""Models of the flag protocol, late calls, the doorbell, the hand-over and the rings of messages.
+"""Models: flags, late calls, doorbell, hand-over, rings of messages, calls over several hosts.
 
 spin visits every state that a model has within its bounds. A model says at its top what it stands
 for and what it leaves out. A negative control leaves out one rule of the protocol, and spin must
@@ -19,6 +19,7 @@ DOORBELL = "doorbell.pml"
 HAND_OVER = "hand_over.pml"
 LATE_CALL = "late_call.pml"
 RING = "peer_ring.pml"
+HOSTS = "host_exchange.pml"
 
 
 def kinds(*names: str) -> str:
@@ -58,6 +59,16 @@ RUNS = {
     "three_exchange_faults": "-DN=3 -DOPS=2 -DBLOCKS=1 -DMOST_BLOCKS=1 "
     + kinds("EXCHANGE", "CAST", "ONE", "ONE"),
 }
+MEETS = f"-DOPS=3 {kinds('MEET', 'MEET', 'SHORT')}"
+HOSTS_RUNS = {
+    "hosts_short": f"-DOPS=3 {kinds('SHORT', 'SHORT', 'MEET')}",
+    "hosts_meet": MEETS,
+    "hosts_long": f"-DOPS=1 {kinds('LONG')}",
+    "hosts_long_first": f"-DCHUNKS=1 -DOPS=3 {kinds('LONG', 'SHORT', 'MEET')}",
+    "hosts_long_last": f"-DCHUNKS=1 {kinds('SHORT', 'LONG')}",
+    "hosts_unlike": "-DUNLIKE -DCHUNKS=1",
+    "hosts_unlike_later": f"-DUNLIKE -DCHUNKS=1 -DOPS=3 {kinds('SHORT', 'MEET')}",
+}
 SMALL = [run for run in RUNS if run.startswith("two")]
 OTHER_RUNS = {
     "doorbell_two": (DOORBELL, "-DN=2 -DROUNDS=3"),
@@ -71,6 +82,7 @@ OTHER_RUNS = {
     "ring_all_long": (RING, "-DLONGS=15 -DMESSAGES=4 -DPIECES=2"),
     "ring_none_long": (RING, "-DLONGS=0"),
     "ring_wrapping": (RING, "-DLONGS=5 -DFIRST=6 -DMODULUS=8"),
+    **{run: (HOSTS, macros) for run, macros in HOSTS_RUNS.items()},
 }
 STUCK = "invalid end state"
 # Model, macros that leave a rule out, and a word of the condition that must break.
@@ -132,6 +144,12 @@ CONTROLS = {
     "blind_grant": (RING, "-DBLIND_GRANT -DLONGS=15", STUCK),
     "bare_grants": (RING, "-DBARE_GRANTS -DLONGS=15", "piece"),
     "no_strays": (RING, "-DNO_STRAYS -DIN_TURN", STUCK),
+    "one_envelope": (HOSTS, f"-DONE_ENVELOPE {MEETS}", "letters_expected"),
+    "late_envelope": (HOSTS, f"-DLATE_LETTER {MEETS}", "letters_expected"),
+    "no_compare": (HOSTS, "-DNO_COMPARE -DUNLIKE -DCHUNKS=1", "call_of"),
+    "no_sent_wait": (HOSTS, f"-DNO_SENT_WAIT -DOPS=1 {kinds('LONG')}", "part_in"),
+    "post_early": (HOSTS, f"-DPOST_EARLY -DOPS=1 {kinds('LONG')}", "part_in"),
+    "no_order": (HOSTS, f"-DNO_ORDER -DOPS=1 {kinds('LONG')}", "step_of"),
 }
 # Runs that are searched once more, for cycles: without any, every run ends.
 ENDING = {
@@ -141,10 +159,10 @@ SEARCHES: dict[str, tuple[str, str, dict[str, bool]]] = {
     **{run: (PROTOCOL, macros, {"large": run not in SMALL}) for run, macros in RUNS.items()},
     **{run: (PROTOCOL, macros, {"cycles": True}) for run, macros in ENDING.items()},
     **{
-        run: (model, macros, {"large": model == RING})
+        run: (model, macros, {"large": model in (RING, HOSTS)})
         for run, (model, macros) in OTHER_RUNS.items()
     },
-    **{control: (model, macros, {}) for control, (model, macros, _) in CONTROLS.items()},
+    **{control: (model, macros, {"large": model == HOSTS}) for control, (model, macros, _) in CONTROLS.items()},
 }
 Searched = Callable[[str], spin.Search]
 
