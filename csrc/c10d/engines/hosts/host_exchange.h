@@ -9,6 +9,7 @@
 //
 // Who sends data outside of envelopes has read all hosts' envelopes, and its own host agrees: so
 // such data is that of a call in which all ranks agree, and may go straight to the user's tensor.
+// tests/model/host_exchange.pml is a model of this.
 #pragma once
 
 #include <array>
