@@ -134,23 +134,28 @@ def test_moves_over_more_hosts(four_hosts: list[Host], what: Any) -> None:
     run_ranks(6, what, four_hosts, 29960, "001122")
 
 
-def _lists(world: World, hosts: list[Host], port: int) -> None:
+def _lists(world: World, hosts: list[Host], port: int, counts: list[int]) -> None:
     join_hosts(world, hosts, port, "0011")
     rank, size = world.rank, world.size
+    summed = [torch.full((count,), float(rank)) for count in counts]
+    dist.all_reduce_coalesced(summed)
+    assert all(each.unique().tolist() == [6.0] for each in summed)
     with dist._coalescing_manager():
-        gathered = [torch.zeros(size, count) for count in (3, 50_000)]
+        gathered = [torch.zeros(size, count) for count in counts]
         for each in gathered:
             dist.all_gather_into_tensor(each, torch.full_like(each[:1], float(rank)))
     assert all(each[:, 0].tolist() == [0.0, 1.0, 2.0, 3.0] for each in gathered)
     with dist._coalescing_manager():
-        scattered = [torch.zeros(count) for count in (3, 50_000)]
+        scattered = [torch.zeros(count) for count in counts]
         for each in scattered:
             dist.reduce_scatter_tensor(each, torch.ones(size * len(each)))
     assert all(each.unique().tolist() == [4.0] for each in scattered)
 
 
-def test_lists(hosts: list[Host]) -> None:
-    run_ranks(4, _lists, hosts, 29961)
+@pytest.mark.parametrize("counts", [[3, 50_000], [300_000, 300_000, 700_001]], ids=str)
+def test_lists(hosts: list[Host], counts: list[int]) -> None:
+    """Short ones are one message, long ones a call each."""
+    run_ranks(4, _lists, hosts, 29961, counts)
 
 
 def test_every_size(hosts: list[Host]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
@@ -144,10 +145,39 @@ def test_lists(hosts: list[Host], places: str, what: Any) -> None:
     run_ranks(len(places), what, hosts, 30010, places)
 
 
-@pytest.mark.parametrize(("what", "places"), [(_bits, "001122"), (_narrow, "00112233"),
+@pytest.mark.parametrize(("what", "places"), [(_bits, "001122"), (_narrow, "00112233"), (_bits, "012"),
                                               (_shards, "001122")])  # fmt: skip
 def test_lists_over_more_hosts(four_hosts: list[Host], what: Any, places: str) -> None:
     run_ranks(len(places), what, four_hosts, 30011, places)
+
+
+def _trained(world: World, hosts: list[Host], port: int, places: str) -> list[torch.Tensor]:
+    """Train by the wrapper, clipped; then by ShardedOptimizer."""
+    join_hosts(world, hosts, port, places)
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(300, 500), torch.nn.ReLU(), torch.nn.Linear(500, 7))
+    wrapped = fastcomm.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.3)
+    plain = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    inputs = torch.randn(world.size * 4, 300)[world.rank :: world.size]
+    for _ in range(3):
+        plain.zero_grad()
+        wrapped(inputs).square().mean().backward()
+        fastcomm.clip_grad_norm_(model.parameters(), 0.5)
+        plain.step()
+    bare = copy.deepcopy(model)
+    sharded = fastcomm.optim.ShardedOptimizer(bare.parameters(), torch.optim.AdamW, max_norm=0.5)
+    for _ in range(2):
+        sharded.zero_grad()
+        bare(inputs).square().mean().backward()
+        sharded.step()
+    return [parameter.detach().clone() for parameter in bare.parameters()]
+
+
+def test_trainings_have_the_weights_of_one_host(hosts: list[Host]) -> None:
+    over_hosts = run_ranks(4, _trained, hosts, 30013, "0011")
+    wanted, *_ = run_ranks(4, _trained, hosts, 30014, "0000")
+    for weights in over_hosts:
+        assert all(map(torch.equal, weights, wanted))
 
 
 def _unlike(world: World, hosts: list[Host], port: int, who: int, feeds_back: bool) -> Caught:

@@ -14,6 +14,8 @@ from support.ranks import World, run_ranks
 from support.reductions import DTYPES, OPS, exists, inputs, op_of, reduced, same
 from support.stores import join_hosts
 
+import fastcomm
+
 pytestmark = pytest.mark.serial  # network namespaces
 
 # In bytes, around the limits of csrc/c10d/engines/hosts: in an envelope, short, in chunks.
@@ -55,7 +57,8 @@ def _reduce(world: World, hosts: list[Host], port: int, places: str) -> None:
                     continue
                 mine = terms[rank].clone()
                 dist.reduce(mine, root, op=op_of(op))
-                assert rank != root or same(mine, reduced(terms, op), op), (dtype, count, op)
+                wanted = reduced(terms, op) if rank == root else terms[rank]
+                assert same(mine, wanted, op), (dtype, count, op)
     terms = [torch.arange(4_000_001.0) * (peer + 1) for peer in range(size)]  # many chunks
     for root in (0, size - 1):
         total = terms[rank].clone()
@@ -120,8 +123,9 @@ def test_messages(hosts: list[Host], what: Any) -> None:
 
 
 @ALL
-def test_messages_over_more_hosts(four_hosts: list[Host], what: Any) -> None:
-    run_ranks(6, what, four_hosts, 30001, "001122")
+@pytest.mark.parametrize("places", ["001122", "012"])
+def test_messages_over_more_hosts(four_hosts: list[Host], places: str, what: Any) -> None:
+    run_ranks(len(places), what, four_hosts, 30001 + len(places), places)
 
 
 def _unlike(world: World, hosts: list[Host], port: int, what: str, who: int, unit: int) -> Caught:
@@ -156,11 +160,51 @@ def _unlike(world: World, hosts: list[Host], port: int, what: str, who: int, uni
     return caught
 
 
+def _different(world: World, hosts: list[Host], port: int, calls: list[str]) -> Caught:
+    """Ranks issue different operations: each of them in its way through the hosts."""
+    join_hosts(world, hosts, port, "0011")
+    one, four = torch.full((3,), 7.0), [torch.zeros(3) for _ in range(4)]
+    call = calls[world.rank]
+    if call == "all_reduce":
+        return catch(dist.all_reduce, one)
+    if call == "barrier":
+        return catch(dist.barrier)
+    if call == "gather":
+        return catch(dist.gather, one, four if world.rank == 0 else None, 0)
+    if call == "all_gather":
+        return catch(dist.all_gather, four, one)
+    if call == "all_to_all":
+        return catch(dist.all_to_all, four, [one] * 4)
+    if call == "fused":
+        return catch(fastcomm.fused_all_reduce_, [one])
+    return catch(dist.reduce, one, int(call))
+
+
+DIFFERENT = [
+    *([each, other, each, each] for each in ("gather", "all_gather", "all_to_all", "fused")
+      for other in ("all_reduce", "barrier", "0")),
+    *([each, other, each, each] for other in ("gather", "all_gather", "all_to_all", "fused")
+      for each in ("all_reduce", "barrier", "0")),
+    ["0", "0", "3", "3"],
+    ["1", "1", "all_reduce", "all_reduce"],
+    ["3", "3", "barrier", "barrier"],
+    ["2", "2", "gather", "gather"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("calls", DIFFERENT, ids="-".join)
+def test_calls_of_different_operations(hosts: list[Host], calls: list[str]) -> None:
+    told = run_ranks(4, _different, hosts, 30008, calls)
+    for caught in told:
+        assert caught.kind == "CollectiveMismatchError", told
+        assert caught.seconds < SOON, told
+
+
 @pytest.mark.parametrize("unit", [5, 60_000])
 @pytest.mark.parametrize("who", [0, 1, 2])
 @pytest.mark.parametrize("what", ["reduce", "root", "gather", "all_gather", "all_to_all"])
 def test_calls_that_do_not_fit(hosts: list[Host], what: str, who: int, unit: int) -> None:
-    told = run_ranks(4, _unlike, hosts, 30002, what, who, unit)
+    told = run_ranks(4, _unlike, hosts, 30009, what, who, unit)
     for caught in told:
         assert caught.kind == "CollectiveMismatchError", told
         assert caught.seconds < SOON, told

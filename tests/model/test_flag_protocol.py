@@ -162,7 +162,10 @@ SEARCHES: dict[str, tuple[str, str, dict[str, bool]]] = {
         run: (model, macros, {"large": model in (RING, HOSTS)})
         for run, (model, macros) in OTHER_RUNS.items()
     },
-    **{control: (model, macros, {"large": model == HOSTS}) for control, (model, macros, _) in CONTROLS.items()},
+    **{
+        control: (model, macros, {"large": model == HOSTS})
+        for control, (model, macros, _) in CONTROLS.items()
+    },
 }
 Searched = Callable[[str], spin.Search]
 

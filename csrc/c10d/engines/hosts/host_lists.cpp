@@ -15,7 +15,9 @@ namespace {
 struct OneType {
   DType gradient, wire;
   FlatRuns<Gradient> runs;
-  bool feeds_back = false;  // residuals
+
+  /// True if packing may write residuals: some ranks may have none, but all go one way.
+  bool feeds_back() const { return wire != gradient; }
 };
 
 std::vector<OneType> by_type(const std::vector<Gradient>& tensors) {
@@ -27,7 +29,6 @@ std::vector<OneType> by_type(const std::vector<Gradient>& tensors) {
     });
     if (type == types.end()) type = types.insert(type, {each.dtype, each.wire, {}});
     type->runs.add(each);
-    type->feeds_back = type->feeds_back || each.residual != nullptr;
   }
   return types;
 }
@@ -43,7 +44,7 @@ struct PackedTerms {
 
   uint64_t count() const { return type.runs.count(); }
   uint64_t room() const { return kHostChunkBytes; }
-  bool needs_agreement() const { return type.feeds_back; }
+  bool needs_agreement() const { return type.feeds_back(); }
 
   const void* terms(const Span& span, char* room) const {
     type.runs.each(span, [&](const Gradient& tensor, const Span& part, uint64_t at) {
@@ -133,7 +134,7 @@ void sum_lists(HostCall& call, HostInside& inside, HostExchange& between) {
     const PartialSum sum(type.gradient, type.wire, list.spec(), inside.whole_size());
     SumInChunks<PackedTerms> plan{call, sum, {type, sum}, inside, between};
     between.begin(call, HostPath::kLong);
-    if (type.feeds_back) inside.barrier(call);  // its own host agrees, too
+    if (type.feeds_back()) inside.barrier(call);  // its own host agrees, too
     between.in_chunks(call, type.runs.count(), plan.each, plan.memory, plan);
   }
   note_norms(list, 0, list.units());

@@ -48,6 +48,7 @@ class Abroad {
       }
       return own.data();
     });
+    inside_.barrier(call_);  // its own host agrees, before it waits for another
     between_.read_envelopes(call_);
     // From each host, what the rank in this rank's place has with each of this host.
     std::vector<Sizes> got{{between_.balance(), 0}};

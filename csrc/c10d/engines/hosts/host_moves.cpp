@@ -120,6 +120,7 @@ void gather_to_all(HostCall& call, HostInside& inside, HostExchange& between) {
   const HostExchange::Chunk all{{0, bytes}};
   between.begin(call, HostPath::kShort);
   between.send_envelopes(call, call.call.input, bytes);
+  inside.barrier(call);  // its own host agrees, before it waits for another
   between.read_envelopes(call);
   plan.pass_on(all, between.own(), static_cast<const char*>(call.call.input));
   between.each_other([&](int host) { plan.pass_on(all, host, between.enclosed(host)); });

@@ -40,37 +40,48 @@ void sum_short(HostCall& call, const PartialSum& sum, HostInside& inside, HostEx
   HostExchange::wait(between.sent(), call);
 }
 
-/// The ranks in the root's place get their hosts' partials, and send them to the root.
+/// As sum_short, but the total goes to the root. The first ranks move it, as in every short way:
+/// hosts whose ranks call different operations find that.
 void sum_short_to_root(HostCall& call, const PartialSum& sum, HostInside& inside,
                        HostExchange& between) {
   const uint64_t count = call.call.count, bytes = count * sum.partial_size();
   const int hosts = between.num_hosts(), root_host = between.layout().host_of(call.call.root);
-  const int place = between.layout().place_of(call.call.root);
-  const bool leads = inside.rank() == place, gets = leads && root_host == between.own();
+  const bool leads = inside.rank() == 0, at_root = root_host == between.own();
   const bool apart = bytes > HostExchange::kEnclosedBytes;
-  char* const room = between.scratch(static_cast<uint64_t>(hosts + 1) * kShortSumBytes);
+  char* const room = between.scratch(static_cast<uint64_t>(hosts + 2) * kShortSumBytes);
   const auto partial = [&](int host) {
     return room + static_cast<uint64_t>(host) * kShortSumBytes;
   };
   char *const own = partial(between.own()), *const spare = partial(hosts);
+  char* const total = partial(hosts + 1);
   if (leads) {
     between.begin(call, HostPath::kShort);
     between.each_other([&](int host) {
-      if (!gets || !apart) return;
+      if (!at_root || !apart) return;
       between.expect(between.expected(), host, Mail::kPartial, partial(host), bytes);
     });
   }
-  inside.reduce(call, sum, sum.widened(call.call.input, count, spare), count, own, place);
+  inside.reduce(call, sum, sum.widened(call.call.input, count, spare), count, own, 0);
   if (leads) {
     between.send_envelopes(call, own, apart ? 0 : bytes);
     between.read_envelopes(call);
-    if (apart && !gets) between.send(between.sent(), root_host, Mail::kPartial, own, bytes);
+    if (apart && !at_root) between.send(between.sent(), root_host, Mail::kPartial, own, bytes);
     HostExchange::wait(between.expected(), call);
     const auto received = [&](int host) { return apart ? partial(host) : between.enclosed(host); };
-    if (gets) sum.total(between.partials(own, received), count, spare, call.call.output);
+    if (at_root) sum.total(between.partials(own, received), count, spare, total);
     between.end_envelopes(call);
   }
-  inside.barrier(call);  // a mismatch between hosts is known to all ranks
+  // What the first rank has found is known to all ranks then.
+  if (at_root) {
+    const int place = between.layout().place_of(call.call.root);
+    auto messages = std::make_shared<Messages>(inside.size());
+    const uint64_t length = count * sum.size();
+    if (leads) messages->sends[place] = {total, length};
+    if (inside.rank() == place) messages->receives[0] = {static_cast<char*>(call.call.output), length};
+    inside.exchange(call, messages);
+  } else {
+    inside.barrier(call);
+  }
   HostExchange::wait(between.sent(), call);
 }
 
@@ -87,7 +98,9 @@ struct SumToRootInChunks {
   const int root_host = between.layout().host_of(call.call.root);
   const int root_place = between.layout().place_of(call.call.root);
   const bool gets = root_host == between.own();
-  const uint64_t each = chunk_bytes(call.call.count * sum.partial_size()) / sum.partial_size();
+  /// Less with many hosts, whose partials all come here.
+  const uint64_t each = chunk_bytes(call.call.count * sum.partial_size()) / sum.partial_size() /
+                        ceil_div(static_cast<uint64_t>(between.num_hosts()), 2);
   const uint64_t wide =
       round_up(ceil_div(smaller(each, call.call.count), inside.size()) * sum.partial_size(), 64);
   const uint64_t memory =

@@ -12,6 +12,7 @@
 #include "c10d/requests/calls.h"
 #include "core/call_site.h"
 #include "tensors/dtype.h"
+#include "tensors/gradients.h"
 #include "transport/fork.h"
 
 namespace fastcomm {
@@ -77,12 +78,14 @@ struct HostsEngine::Issued {
 /// Stands for it in the work that c10d gets.
 class HostsEngine::IssuedWork final : public ::c10d::Work {
  public:
-  IssuedWork(int rank, ::c10d::OpType type, GroupWork::FuturePtr future)
-      : ::c10d::Work(rank, type), future_(std::move(future)) {}
+  IssuedWork(int rank, ::c10d::OpType type, GroupWork::FuturePtr future, Tensors value)
+      : ::c10d::Work(rank, type), future_(std::move(future)), value_(std::move(value)) {}
   GroupWork::FuturePtr getFuture() override { return future_; }
+  Tensors result() override { return value_; }
 
  private:
   const GroupWork::FuturePtr future_;
+  const Tensors value_;
 };
 
 HostsEngine::HostsEngine(std::shared_ptr<Communicator> inside, HostLayout layout,
@@ -165,9 +168,15 @@ WorkPtr HostsEngine::submit(const Request& request) {
     issued->timeout = timeout_or_default(request.timeout);
     issued->deadline = deadline_after(issued->timeout);
     issued->value = request.value();
-    return c10::make_intrusive<IssuedWork>(rank(), request.type, issued->future);
+    return c10::make_intrusive<IssuedWork>(rank(), request.type, issued->future,
+                                          issued->value);
   });
-  if (issued == nullptr) return work;  // it has failed
+  if (issued == nullptr) {  // it has failed, which its work says
+    if (request.results != nullptr && request.results->empty()) {
+      *request.results = make_gradient_results(request.outputs.vec());
+    }
+    return work;
+  }
   // After the delegate knows of it, which a failure is then about.
   {
     const std::lock_guard<std::mutex> lock(mutex_);
