@@ -19,6 +19,7 @@ import durations
 import pytest
 import sim
 from support import beside, gpu, nvcc, places, programs
+from support.namespaces import Host, switched_hosts, two_hosts, why_no_hosts, why_no_switch
 
 # A file that tests hold a lock on: together, or alone if they are serial.
 TURNS = "FC_TEST_TURNS"
@@ -109,6 +110,24 @@ def _ordered(request: pytest.FixtureRequest) -> Iterator[None]:
 def place(request: pytest.FixtureRequest) -> places.Place:
     """Where a test's tensors and replicas live: slots of the CPU, or devices of an accelerator."""
     return places.CPU if request.param == "cpu" else places.ACCELERATOR
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[list[Host]]:
+    """Yield two hosts, as network namespaces; skip where there can be none."""
+    if (reason := why_no_hosts()) is not None:
+        pytest.skip(reason)
+    with two_hosts() as pair:
+        yield pair
+
+
+@pytest.fixture(scope="module")
+def four_hosts() -> Iterator[list[Host]]:
+    """Yield four hosts at one switch, as `hosts`."""
+    if (reason := why_no_switch()) is not None:
+        pytest.skip(reason)
+    with switched_hosts(4) as several:
+        yield several
 
 
 def is_serial(item: pytest.Item) -> bool:

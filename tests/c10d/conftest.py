@@ -2,29 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from support.flight import VARIABLES
-from support.namespaces import Host, switched_hosts, two_hosts, why_no_hosts, why_no_switch
-
-
-@pytest.fixture(scope="module")
-def hosts() -> Iterator[list[Host]]:
-    """Yield two hosts, as network namespaces; skip where there can be none."""
-    if (reason := why_no_hosts()) is not None:
-        pytest.skip(reason)
-    with two_hosts() as pair:
-        yield pair
-
-
-@pytest.fixture(scope="module")
-def four_hosts() -> Iterator[list[Host]]:
-    """Yield four hosts at one switch, as `hosts`."""
-    if (reason := why_no_switch()) is not None:
-        pytest.skip(reason)
-    with switched_hosts(4) as several:
-        yield several
 
 
 @pytest.fixture

@@ -1,0 +1,108 @@
+"""DDP and fully_shard over several hosts train to the weights of one host, bit for bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from support.alike import assert_alike, plain
+from support.namespaces import Host
+from support.ranks import World, run_ranks
+from support.stores import join_hosts
+from support.training import STEPS, Dense, Variant, train
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+import fastcomm
+
+pytestmark = pytest.mark.serial  # network namespaces
+
+BF16 = torch.bfloat16
+SMALL = {"bucket_cap_mb": 0.05}  # several buckets, short and long
+VIEWS = {**SMALL, "gradient_as_bucket_view": True}
+DDP: dict[str, Variant] = {
+    "small buckets": Variant(SMALL),
+    "views": Variant(VIEWS),
+    "bf16": Variant(VIEWS, dtype=BF16),
+    "unused parameters": Variant({**VIEWS, "find_unused_parameters": True}, leave_one_out=True),
+    "no_sync": Variant(SMALL, accumulate=True),
+}
+FULLY_SHARD: dict[str, dict[str, Any]] = {
+    "fp32": {},
+    "bf16": {"mp_policy": MixedPrecisionPolicy(BF16, BF16)},
+    "bf16, sums in fp32": {"mp_policy": MixedPrecisionPolicy(BF16, torch.float32)},
+}
+# Meshes of so many ranks, half of them on each of two hosts, and what runs the groups of each
+# dimension: parts of a model lie in the last one, copies in one before. A group with one rank on
+# each host is Gloo's as a whole, whose sums of two have the same bits.
+MESHES: dict[int, dict[tuple[int, ...], list[str]]] = {
+    4: {(4,): ["composed"], (2, 2): ["gloo", "shared"]},
+    8: {(2, 4): ["gloo", "shared"], (4, 2): ["composed", "shared"]},
+}
+
+
+def _algorithm(group: Any = None) -> str:
+    chosen = fastcomm.explain("all_reduce", torch.empty(1000), group=group).algorithm
+    return chosen if chosen in ("composed", "gloo") else "shared"
+
+
+def _ddp(rank: int, places: str) -> dict[str, Any]:
+    assert _algorithm() == ("composed" if len(set(places)) > 1 else "shared")
+    return {name: plain(train(variant, rank)) for name, variant in DDP.items()}
+
+
+def _divided(mesh: DeviceMesh, rank: int, options: dict[str, Any]) -> dict[str, Any]:
+    torch.manual_seed(7)
+    model = Dense()
+    for layer in [*model.layers, model]:
+        if not isinstance(layer, nn.Tanh):
+            fully_shard(layer, mesh=mesh, **options)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    data = torch.Generator().manual_seed(rank)
+    losses = []
+    for _ in range(STEPS):
+        x = torch.randn(8, 32, generator=data)
+        target = torch.randint(10, (8,), generator=data)
+        loss = nn.functional.cross_entropy(model(x).float(), target)
+        loss.backward()
+        losses.append(loss.item())
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    return {"losses": losses, "parts": plain(model.state_dict())}
+
+
+def _fully_shard(rank: int, places: str) -> dict[str, Any]:
+    trained = {}
+    several = len(set(places)) > 1
+    for shape, algorithms in MESHES[len(places)].items():
+        names = ("copies", "parts")[-len(shape) :]
+        mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
+        found = [_algorithm(mesh.get_group(name)) for name in names]
+        assert found == (algorithms if several else ["shared"] * len(shape)), shape
+        for name in FULLY_SHARD if len(places) == 4 else ["bf16"]:
+            trained[f"{shape}, {name}"] = _divided(mesh, rank, FULLY_SHARD[name])
+    return trained
+
+
+def _train(world: World, hosts: list[Host], port: int, places: str, what: Any) -> dict[str, Any]:
+    if hosts:
+        join_hosts(world, hosts, port, places)
+    else:
+        world.init()
+    trained: dict[str, Any] = what(world.rank, places)
+    dist.barrier()
+    return trained
+
+
+@pytest.mark.parametrize("size", MESHES)
+@pytest.mark.parametrize("what", [_ddp, _fully_shard])
+def test_weights_are_those_of_one_host(hosts: list[Host], what: Any, size: int) -> None:
+    places = "0" * (size // 2) + "1" * (size // 2)
+    wanted = run_ranks(size, _train, [], 0, "0" * size, what)
+    found = run_ranks(size, _train, hosts, 29970 + size, places, what)
+    for rank, (ours, theirs) in enumerate(zip(found, wanted, strict=True)):
+        assert_alike(ours, theirs, where=f"rank {rank}")
