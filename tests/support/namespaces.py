@@ -122,6 +122,10 @@ class Host:
         if name_interface:
             os.environ["GLOO_SOCKET_IFNAME"] = self.interface
 
+    def command(self, *words: str) -> list[str]:
+        """Return a command that is to run on this host."""
+        return ["ip", "netns", "exec", self.namespace, *words]
+
 
 def _ip(*arguments: str) -> None:
     subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True, timeout=ENDS)
