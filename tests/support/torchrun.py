@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -48,15 +49,15 @@ def on_hosts(starts: Iterable[Start]) -> str:
             )
             stack.callback(_end, process)
             started.append((process, output))
-        said = ""
-        failed = []
-        for process, output in started:
+        deadline = time.monotonic() + ENDS
+        for process, _ in started:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(ENDS)
-            failed.append(process.poll())
+                process.wait(max(0.0, deadline - time.monotonic()))
+        statuses = [process.poll() for process, _ in started]
+        for _, output in started:
             output.seek(0)
-            said += output.read()
-        assert failed == [0] * len(failed), f"{failed}\n{said}"
+        said = "".join(output.read() for _, output in started)
+        assert statuses == [0] * len(statuses), f"{statuses}\n{said}"
         return said
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from support.alike import assert_alike, plain
+from support.caught import Caught, catch
 from support.namespaces import Host
-from support.ranks import World, run_ranks
+from support.patience import SOON
+from support.ranks import World, run_outcomes, run_ranks
 from support.stores import join_hosts
 from support.training import STEPS, Dense, Variant, train
 from torch import nn
@@ -106,3 +111,33 @@ def test_weights_are_those_of_one_host(hosts: list[Host], what: Any, size: int) 
     found = run_ranks(size, _train, hosts, 29970 + size, places, what)
     for rank, (ours, theirs) in enumerate(zip(found, wanted, strict=True)):
         assert_alike(ours, theirs, where=f"rank {rank}")
+
+
+def _until_one_dies(world: World, hosts: list[Host], port: int) -> Caught:
+    """Train in a mesh, end the group at an error as programs do, and return the error."""
+    join_hosts(world, hosts, port, "0011")
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("copies", "parts"))
+    _divided(mesh, world.rank, {})
+    if world.rank == 3:
+        threading.Timer(0.1, os.kill, [os.getpid(), signal.SIGKILL]).start()
+
+    def train_on() -> None:
+        try:
+            while True:
+                _divided(mesh, world.rank, {})
+        finally:
+            dist.destroy_process_group()
+
+    return catch(train_on)
+
+
+def test_a_death_reaches_all_groups_of_a_mesh(hosts: list[Host]) -> None:
+    """Rank 0 has no group with rank 3 but the default one, and hears of it from the others."""
+    outcomes = run_outcomes(4, _until_one_dies, hosts, 29979)
+    assert outcomes[3].exitcode == -signal.SIGKILL
+    for outcome in outcomes[:3]:
+        assert outcome.error is None, outcome.error
+        assert outcome.value.kind in ("PeerLostError", "PeerLeftError"), outcome.value
+        assert "died. Look at its own output" in outcome.value.text, outcome.value
+    times = [outcome.value.at for outcome in outcomes[:3]]
+    assert max(times) - min(times) < SOON
