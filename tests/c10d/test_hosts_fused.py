@@ -145,8 +145,10 @@ def test_lists(hosts: list[Host], places: str, what: Any) -> None:
     run_ranks(len(places), what, hosts, 30010, places)
 
 
-@pytest.mark.parametrize(("what", "places"), [(_bits, "001122"), (_narrow, "00112233"), (_bits, "012"),
-                                              (_shards, "001122")])  # fmt: skip
+MORE = [(_bits, "001122"), (_bits, "012"), (_narrow, "00112233"), (_shards, "001122")]
+
+
+@pytest.mark.parametrize(("what", "places"), MORE)
 def test_lists_over_more_hosts(four_hosts: list[Host], what: Any, places: str) -> None:
     run_ranks(len(places), what, four_hosts, 30011, places)
 

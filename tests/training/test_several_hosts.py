@@ -40,12 +40,13 @@ FULLY_SHARD: dict[str, dict[str, Any]] = {
     "bf16": {"mp_policy": MixedPrecisionPolicy(BF16, BF16)},
     "bf16, sums in fp32": {"mp_policy": MixedPrecisionPolicy(BF16, torch.float32)},
 }
-# Meshes of so many ranks, half of them on each of two hosts, and what runs the groups of each
-# dimension: parts of a model lie in the last one, copies in one before. A group with one rank on
-# each host is Gloo's as a whole, whose sums of two have the same bits.
-MESHES: dict[int, dict[tuple[int, ...], list[str]]] = {
-    4: {(4,): ["composed"], (2, 2): ["gloo", "shared"]},
-    8: {(2, 4): ["gloo", "shared"], (4, 2): ["composed", "shared"]},
+# Meshes of ranks, by the hosts on which these lie, and what runs the groups of each dimension:
+# parts of a model lie in the last one, copies in one before. A group with one rank on each of two
+# hosts is Gloo's as a whole, whose sums of two have the same bits.
+MESHES: dict[str, dict[tuple[int, ...], list[str]]] = {
+    "0011": {(4,): ["composed"], (2, 2): ["gloo", "shared"]},
+    "00001111": {(2, 4): ["gloo", "shared"], (4, 2): ["composed", "shared"]},
+    "00112233": {(4, 2): ["composed", "shared"]},
 }
 
 
@@ -54,8 +55,8 @@ def _algorithm(group: Any = None) -> str:
     return chosen if chosen in ("composed", "gloo") else "shared"
 
 
-def _ddp(rank: int, places: str) -> dict[str, Any]:
-    assert _algorithm() == ("composed" if len(set(places)) > 1 else "shared")
+def _ddp(rank: int, places: str, several: bool) -> dict[str, Any]:
+    assert _algorithm() == ("composed" if several else "shared")
     return {name: plain(train(variant, rank)) for name, variant in DDP.items()}
 
 
@@ -80,10 +81,9 @@ def _divided(mesh: DeviceMesh, rank: int, options: dict[str, Any]) -> dict[str, 
     return {"losses": losses, "parts": plain(model.state_dict())}
 
 
-def _fully_shard(rank: int, places: str) -> dict[str, Any]:
+def _fully_shard(rank: int, places: str, several: bool) -> dict[str, Any]:
     trained = {}
-    several = len(set(places)) > 1
-    for shape, algorithms in MESHES[len(places)].items():
+    for shape, algorithms in MESHES[places].items():
         names = ("copies", "parts")[-len(shape) :]
         mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
         found = [_algorithm(mesh.get_group(name)) for name in names]
@@ -98,17 +98,17 @@ def _train(world: World, hosts: list[Host], port: int, places: str, what: Any) -
         join_hosts(world, hosts, port, places)
     else:
         world.init()
-    trained: dict[str, Any] = what(world.rank, places)
+    trained: dict[str, Any] = what(world.rank, places, bool(hosts))
     dist.barrier()
     return trained
 
 
-@pytest.mark.parametrize("size", MESHES)
+@pytest.mark.parametrize("places", MESHES)
 @pytest.mark.parametrize("what", [_ddp, _fully_shard])
-def test_weights_are_those_of_one_host(hosts: list[Host], what: Any, size: int) -> None:
-    places = "0" * (size // 2) + "1" * (size // 2)
-    wanted = run_ranks(size, _train, [], 0, "0" * size, what)
-    found = run_ranks(size, _train, hosts, 29970 + size, places, what)
+def test_weights_are_those_of_one_host(four_hosts: list[Host], what: Any, places: str) -> None:
+    size = len(places)
+    wanted = run_ranks(size, _train, [], 0, places, what)
+    found = run_ranks(size, _train, four_hosts, 29970 + size, places, what)
     for rank, (ours, theirs) in enumerate(zip(found, wanted, strict=True)):
         assert_alike(ours, theirs, where=f"rank {rank}")
 

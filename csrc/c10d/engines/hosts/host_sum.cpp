@@ -77,7 +77,8 @@ void sum_short_to_root(HostCall& call, const PartialSum& sum, HostInside& inside
     auto messages = std::make_shared<Messages>(inside.size());
     const uint64_t length = count * sum.size();
     if (leads) messages->sends[place] = {total, length};
-    if (inside.rank() == place) messages->receives[0] = {static_cast<char*>(call.call.output), length};
+    if (inside.rank() == place)
+      messages->receives[0] = {static_cast<char*>(call.call.output), length};
     inside.exchange(call, messages);
   } else {
     inside.barrier(call);

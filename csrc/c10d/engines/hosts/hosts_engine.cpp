@@ -168,8 +168,7 @@ WorkPtr HostsEngine::submit(const Request& request) {
     issued->timeout = timeout_or_default(request.timeout);
     issued->deadline = deadline_after(issued->timeout);
     issued->value = request.value();
-    return c10::make_intrusive<IssuedWork>(rank(), request.type, issued->future,
-                                          issued->value);
+    return c10::make_intrusive<IssuedWork>(rank(), request.type, issued->future, issued->value);
   });
   if (issued == nullptr) {  // it has failed, which its work says
     if (request.results != nullptr && request.results->empty()) {
