@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "transport/peer_view.h"
 
 namespace fastcomm {
 
@@ -41,6 +42,7 @@ std::string why_not_composed(const HostLayout& layout) {
     alike = alike && static_cast<int>(host.size()) == each;
     for (const int rank : host) ordered = ordered && rank == next++;
   }
+  if (layout.num_hosts() > kMaxRanks) return concat("there are more than ", kMaxRanks, " hosts");
   if (!alike) return "the hosts differ in their numbers of ranks";
   if (each == 1 && layout.num_hosts() == 2) return "of two ranks, Gloo's sums have the same bits";
   if ((each & (each - 1)) != 0) {

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from support.caught import catch
-from support.namespaces import Host
+from support.namespaces import Host, switched_hosts, why_no_switch
 from support.ranks import World, run_ranks
 from support.reductions import COMPLEX, DTYPES, OPS, exists, inputs, op_of, reduced, same
 from support.stores import join_hosts
@@ -297,3 +297,22 @@ def test_parts_of_a_group(hosts: list[Host]) -> None:
     assert second == ["one-shot", "composed", "gloo"]
     assert third == ["gloo", "composed"]
     assert fourth == ["composed", "gloo"]
+
+
+def _many(world: World, hosts: list[Host], port: int, places: str) -> tuple[str, bool]:
+    torch.set_num_threads(1)
+    join_hosts(world, hosts, port, places)
+    terms = [torch.arange(30_000.0) * (peer + 1) / 3 for peer in range(world.size)]
+    total = terms[world.rank].clone()
+    dist.all_reduce(total)
+    algorithm = fastcomm.explain("all_reduce", total).algorithm
+    dist.barrier()
+    return algorithm, same(total, reduced(terms, "sum"), "sum")
+
+
+def test_more_ranks_than_one_host_may_have() -> None:
+    if (reason := why_no_switch()) is not None:
+        pytest.skip(reason)
+    with switched_hosts(5) as hosts:
+        told = run_ranks(80, _many, hosts, 29980, "".join(str(rank // 16) for rank in range(80)))
+    assert told == [("composed", True)] * 80

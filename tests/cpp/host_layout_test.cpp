@@ -32,6 +32,10 @@ CASE(placements) {
   EXPECT(why_not("aab").find("numbers of ranks") != std::string::npos);
   EXPECT(why_not("aaabbb").find("3 ranks, which is no power") != std::string::npos);
   EXPECT(why_not("ab").find("Gloo's sums have the same bits") != std::string::npos);
+  std::string many;
+  for (int host = 0; host < 65; ++host) many += static_cast<char>(33 + host);
+  EXPECT(why_not(many.substr(1)).empty());
+  EXPECT(why_not(many).find("more than 64 hosts") != std::string::npos);
   EXPECT(why_not("aaaa").find("all ranks share") != std::string::npos);
 }
 

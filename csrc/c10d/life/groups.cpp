@@ -1,7 +1,10 @@
 #include "c10d/life/groups.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
+#include <fstream>
 #include <mutex>
 #include <vector>
 
@@ -140,6 +143,37 @@ std::shared_ptr<Communicator> opened(std::unique_ptr<Transport> peers, const Gro
   return group;
 }
 
+/// What ranks that can share memory have in common: the kernel, and the network of its sockets.
+/// Empty if this rank shares none; of its own if it does not know.
+std::string presumed_host(int rank) {
+  if (environment().transport == "gloo") return "";
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  char network[64] = {};
+  const ssize_t bytes = readlink("/proc/self/ns/net", network, sizeof(network) - 1);
+  return boot.empty() || bytes <= 0 ? concat("rank ", rank) : concat(boot, " ", network);
+}
+
+/// For a group of so many ranks that not all of them can try each other's memory: who should share
+/// it, as in find_peers(). Each host tries then. Empty if a rank shares none. Collective; of the
+/// same result on every rank.
+std::vector<std::string> presumed_shares(Bootstrap& bootstrap, int rank, int size,
+                                         Deadline deadline) {
+  PartOfStore all(bootstrap, "presumed/");
+  const std::string nonce = hex(agree(all, rank, size, "", deadline).nonce);
+  const auto key = [&](int each) { return concat(nonce, "/", each); };
+  all.set(key(rank), presumed_host(rank));
+  std::vector<std::string> hosts, shares;
+  for (int each = 0; each < size; ++each) hosts.push_back(all.get(key(each), deadline));
+  for (const std::string& one : hosts) {
+    if (one.empty()) return {};
+    std::string mask;
+    for (const std::string& other : hosts) mask += one == other ? '1' : '0';
+    shares.push_back(std::move(mask));
+  }
+  return shares;
+}
+
 /// Collective over all hosts. Of the same result on every rank.
 HostRanks form_host(Bootstrap& bootstrap, int rank, const std::vector<std::string>& shares,
                     const std::string& why_not_tried, Deadline deadline) {
@@ -194,6 +228,7 @@ Formed form_group(Bootstrap& bootstrap, int rank, int size, Deadline deadline) {
   std::vector<std::string> shares;
   auto peers = find_peers(bootstrap, rank, size, deadline, formed.traits, shares);
   if (peers == nullptr) {
+    if (size > kMaxRanks) shares = presumed_shares(bootstrap, rank, size, deadline);
     formed.host = form_host(bootstrap, rank, shares, formed.traits.why_not_native, deadline);
   } else {
     formed.group = opened(std::move(peers), formed.traits);
