@@ -3,9 +3,52 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/numeric.h"
 #include "transport/peer_view.h"
 
 namespace fastcomm {
+
+namespace {
+
+/// Adds the largest subtrees of the one over ranks [first, end) whose ranks are all in the list.
+void add_trees(const std::vector<int>& ranks, int first, int end, std::vector<RankTree>& trees) {
+  const auto from = std::lower_bound(ranks.begin(), ranks.end(), first);
+  const auto to = std::lower_bound(ranks.begin(), ranks.end(), end);
+  if (from == to) return;
+  if (to - from == end - first) {
+    trees.push_back({first, end, static_cast<int>(from - ranks.begin())});
+    return;
+  }
+  const int middle = first + tree_left(end - first);
+  add_trees(ranks, first, middle, trees);
+  add_trees(ranks, middle, end, trees);
+}
+
+}  // namespace
+
+uint64_t HostLayout::num_trees() const {
+  uint64_t count = 0;
+  for (const auto& each : trees) count += each.size();
+  return count;
+}
+
+bool HostLayout::aligned() const {
+  const auto whole = [&](const std::vector<RankTree>& each) {
+    return each.size() == 1 && each[0].end - each[0].first == ranks_per_host();
+  };
+  return std::all_of(trees.begin(), trees.end(), whole);
+}
+
+int HostLayout::host_of(int rank) const {
+  int host = 0;
+  while (!std::binary_search(hosts[host].begin(), hosts[host].end(), rank)) ++host;
+  return host;
+}
+
+int HostLayout::place_of(int rank) const {
+  const std::vector<int>& ranks = hosts[host_of(rank)];
+  return static_cast<int>(std::lower_bound(ranks.begin(), ranks.end(), rank) - ranks.begin());
+}
 
 HostLayout layout_of(const std::vector<std::string>& shares, int rank) {
   const int size = static_cast<int>(shares.size());
@@ -28,6 +71,9 @@ HostLayout layout_of(const std::vector<std::string>& shares, int rank) {
     }
     layout.hosts[host].push_back(each);
   }
+  for (const std::vector<int>& ranks : layout.hosts) {
+    add_trees(ranks, 0, size, layout.trees.emplace_back());
+  }
   return layout;
 }
 
@@ -36,22 +82,11 @@ std::string why_not_composed(const HostLayout& layout) {
     return "who shares memory with whom does not divide the ranks into hosts";
   if (layout.num_hosts() == 1) return "all ranks share memory";
   const int each = layout.ranks_per_host();
-  bool alike = true, ordered = true;
-  int next = 0;
-  for (const auto& host : layout.hosts) {
-    alike = alike && static_cast<int>(host.size()) == each;
-    for (const int rank : host) ordered = ordered && rank == next++;
-  }
   if (layout.num_hosts() > kMaxRanks) return concat("there are more than ", kMaxRanks, " hosts");
-  if (!alike) return "the hosts differ in their numbers of ranks";
+  for (const auto& host : layout.hosts) {
+    if (static_cast<int>(host.size()) != each) return "the hosts differ in their numbers of ranks";
+  }
   if (each == 1 && layout.num_hosts() == 2) return "of two ranks, Gloo's sums have the same bits";
-  if ((each & (each - 1)) != 0) {
-    return concat("each host has ", each, " ranks, which is no power of two");
-  }
-  if (!ordered) {
-    return concat("ranks of different hosts alternate: give the first ", each,
-                  " ranks to one host, the next ", each, " to another, and so on");
-  }
   return "";
 }
 

@@ -98,8 +98,9 @@ const std::vector<Setting>& settings() {
       words("FASTCOMM_ROUTE", "auto, pinned, nccl, fastest", &Environment::route,
             "for tensors on devices of several processes. `pinned`: through host memory that all "
             "devices reach, not through each other's memory; `nccl`: without fastcomm's kernels. "
-            "`fastest`: where each of several hosts has one rank, Gloo as a whole, whatever the "
-            "bits"),
+            "`fastest`: where several hosts have one rank each, or ranks whose order costs more, "
+            "Gloo "
+            "as a whole, whatever the bits ([limits.md](limits.md#several-hosts))"),
       words("FASTCOMM_IPC", "auto, handle, descriptor, fabric", &Environment::ipc,
             "how processes map memory of each other's devices: `handle` (`cudaIpc`), `descriptor` "
             "or `fabric` (the driver's virtual memory); `auto` takes the first of them that works"),

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from support.namespaces import Host
+from support.namespaces import Host, switched_hosts, why_no_switch
 from support.ranks import World, run_ranks
-from support.stores import join_over
+from support.reductions import reduced, same
+from support.stores import join_hosts, join_over
 from torch.nn.parallel import DistributedDataParallel
 
 import fastcomm
@@ -222,3 +223,22 @@ def test_every_kind_of_shared_memory_works(transports: list[str]) -> None:
         assert transports[rank % len(transports)] in report["explain"]
         assert not report["log"]
         assert report["weights"] == reports[0]["weights"]
+
+
+def _many(world: World, hosts: list[Host], port: int, places: str) -> tuple[str, bool]:
+    torch.set_num_threads(1)
+    join_hosts(world, hosts, port, places)
+    terms = [torch.arange(30_000.0) * (peer + 1) / 3 for peer in range(world.size)]
+    total = terms[world.rank].clone()
+    dist.all_reduce(total)
+    algorithm = fastcomm.explain("all_reduce", total).algorithm
+    dist.barrier()
+    return algorithm, same(total, reduced(terms, "sum"), "sum")
+
+
+def test_more_ranks_than_one_host_may_have() -> None:
+    if (reason := why_no_switch()) is not None:
+        pytest.skip(reason)
+    with switched_hosts(5) as hosts:
+        told = run_ranks(80, _many, hosts, 29980, "".join(str(rank // 16) for rank in range(80)))
+    assert told == [("composed", True)] * 80

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from support.caught import catch
-from support.namespaces import Host, switched_hosts, why_no_switch
+from support.namespaces import Host
 from support.ranks import World, run_ranks
 from support.reductions import COMPLEX, DTYPES, OPS, exists, inputs, op_of, reduced, same
 from support.stores import join_hosts
@@ -19,7 +19,7 @@ import fastcomm
 
 pytestmark = pytest.mark.serial  # network namespaces
 
-SHORT_BYTES = 64 * 1024  # kShortSumBytes of csrc/c10d/engines/hosts
+SHORT_BYTES = 64 * 1024  # kShortBytes of csrc/c10d/engines/hosts
 CHUNK_BYTES = 1 << 20  # the least of chunk_bytes()
 ENCLOSED_BYTES = 2048  # HostExchange::kEnclosedBytes
 
@@ -48,12 +48,12 @@ def _sums(world: World, hosts: list[Host], port: int, places: str) -> None:
                 assert same(mine, reduced(terms, op), op), (dtype, count, op)
 
 
-@pytest.mark.parametrize("places", ["0011", "00001111"])
+@pytest.mark.parametrize("places", ["0011", "00001111", "0101", "000111", "01101001"])
 def test_bits_are_those_of_one_host(hosts: list[Host], places: str) -> None:
     run_ranks(len(places), _sums, hosts, 29900 + len(places), places)
 
 
-@pytest.mark.parametrize("places", ["00112233", "001122", "012"])
+@pytest.mark.parametrize("places", ["00112233", "001122", "012", "012012", "000111222"])
 def test_bits_over_more_hosts(four_hosts: list[Host], places: str) -> None:
     run_ranks(len(places), _sums, four_hosts, 29910 + len(places), places)
 
@@ -124,7 +124,7 @@ MOVES = pytest.mark.parametrize("what", [_moves, _parts_of_sums])
 
 
 @MOVES
-@pytest.mark.parametrize("places", ["0011", "00001111"])
+@pytest.mark.parametrize("places", ["0011", "00001111", "010101"])
 def test_moves(hosts: list[Host], places: str, what: Any) -> None:
     run_ranks(len(places), what, hosts, 29950 + len(places), places)
 
@@ -254,7 +254,6 @@ def _why_not(world: World, hosts: list[Host], port: int, places: str) -> tuple[s
 
 PLACES = {
     "01": "of two ranks, Gloo's sums have the same bits",
-    "0101": "give the first 2 ranks to one host",
     "001": "differ in their numbers of ranks",
 }
 
@@ -266,16 +265,27 @@ def test_other_placements_run_on_gloo_as_a_whole(hosts: list[Host], places: str)
         assert algorithm == "gloo"
 
 
-def _one_asks(world: World, hosts: list[Host], port: int) -> tuple[str, str]:
+def _one_asks(world: World, hosts: list[Host], port: int, places: str) -> tuple[str, str]:
     if world.rank == 1:
         os.environ["FASTCOMM_ROUTE"] = "fastest"  # nothing native is loaded yet
-    return _why_not(world, hosts, port, "012")
+    return _why_not(world, hosts, port, places)
 
 
-def test_one_rank_a_host_may_prefer_gloo(four_hosts: list[Host]) -> None:
+@pytest.mark.parametrize("places", ["012", "0101"])
+def test_placements_that_cost_more_may_prefer_gloo(four_hosts: list[Host], places: str) -> None:
     """One rank asks for it, and all agree."""
-    told = run_ranks(3, _one_asks, four_hosts, 29935)
-    assert told == [("rank 1: FASTCOMM_ROUTE=fastest", "gloo")] * 3
+    told = run_ranks(len(places), _one_asks, four_hosts, 29935, places)
+    assert told == [("rank 1: FASTCOMM_ROUTE=fastest", "gloo")] * len(places)
+
+
+def _explained(world: World, hosts: list[Host], port: int) -> str:
+    join_hosts(world, hosts, port, "0101")
+    return fastcomm.explain("all_reduce", torch.ones(9)).reason
+
+
+def test_a_placement_says_what_it_costs(hosts: list[Host]) -> None:
+    for reason in run_ranks(4, _explained, hosts, 29936):
+        assert "a sum sends 2 partials from this host" in reason
 
 
 def _parts(world: World, hosts: list[Host], port: int) -> list[str]:
@@ -297,22 +307,3 @@ def test_parts_of_a_group(hosts: list[Host]) -> None:
     assert second == ["one-shot", "composed", "gloo"]
     assert third == ["gloo", "composed"]
     assert fourth == ["composed", "gloo"]
-
-
-def _many(world: World, hosts: list[Host], port: int, places: str) -> tuple[str, bool]:
-    torch.set_num_threads(1)
-    join_hosts(world, hosts, port, places)
-    terms = [torch.arange(30_000.0) * (peer + 1) / 3 for peer in range(world.size)]
-    total = terms[world.rank].clone()
-    dist.all_reduce(total)
-    algorithm = fastcomm.explain("all_reduce", total).algorithm
-    dist.barrier()
-    return algorithm, same(total, reduced(terms, "sum"), "sum")
-
-
-def test_more_ranks_than_one_host_may_have() -> None:
-    if (reason := why_no_switch()) is not None:
-        pytest.skip(reason)
-    with switched_hosts(5) as hosts:
-        told = run_ranks(80, _many, hosts, 29980, "".join(str(rank // 16) for rank in range(80)))
-    assert told == [("composed", True)] * 80

@@ -118,8 +118,9 @@ ALL = pytest.mark.parametrize("what", [_rooted, _reduce, _to_all, _uneven])
 
 
 @ALL
-def test_messages(hosts: list[Host], what: Any) -> None:
-    run_ranks(4, what, hosts, 30000, "0011")
+@pytest.mark.parametrize("places", ["0011", "001011"])
+def test_messages(hosts: list[Host], places: str, what: Any) -> None:
+    run_ranks(len(places), what, hosts, 29996 + len(places), places)
 
 
 @ALL

@@ -6,6 +6,6 @@ import pytest
 from support import programs
 
 
-@pytest.mark.parametrize("case", ["placements", "places", "oddities"])
+@pytest.mark.parametrize("case", ["placements", "places", "subtrees", "oddities"])
 def test_layout(case: str) -> None:
     programs.check(programs.get("host_layout_test", programs.BOUNDS), case)

@@ -183,7 +183,8 @@ HostRanks form_host(Bootstrap& bootstrap, int rank, const std::vector<std::strin
   host.why_not = why_not_composed(host.layout);
   if (!host.why_not.empty()) return host;
   const std::vector<int>& ranks = host.layout.hosts[host.layout.own];
-  const bool declines = ranks.size() == 1 && environment().route == "fastest";
+  const bool costs_more = ranks.size() == 1 || !host.layout.aligned();
+  const bool declines = costs_more && environment().route == "fastest";
   std::unique_ptr<Transport> peers;
   GroupTraits traits;
   std::string problem;

@@ -10,8 +10,6 @@
 #include <vector>
 
 #include "c10d/engines/hosts/host_exchange.h"
-#include "c10d/engines/hosts/host_moves.h"
-#include "c10d/engines/hosts/host_sum.h"
 
 namespace fastcomm {
 
@@ -35,7 +33,7 @@ struct GatherInChunks {
       smaller(longest, chunk_bytes(longest* ranks) /
                            (parts.room(1) != 0 ? ranks : static_cast<uint64_t>(inside.size()))),
       1);
-  const int own = between.layout().hosts[between.own()][inside.rank()];
+  const int own = between.own_rank();
 
   /// What a rank has of a chunk.
   uint64_t bytes(const Chunk& chunk, int rank) const {
@@ -100,7 +98,6 @@ void gather_in_chunks(HostCall& call, HostInside& inside, HostExchange& between,
   for (int rank = 0; rank < inside.whole_size(); ++rank) {
     longest = std::max(longest, parts.bytes(rank));
   }
-  if (longest == 0) return meet(call, inside, between);
   GatherInChunks<Parts> plan{call, inside, between, parts, longest};
   between.begin(call, HostPath::kLong);
   inside.barrier(call);

@@ -25,6 +25,20 @@ namespace fastcomm {
 /// The way of a call, which must be the same on all hosts.
 enum class HostPath : uint8_t { kShort = 0, kLong = 1 };
 
+/// Messages and partials of at most so many bytes go by the first ranks of the hosts.
+constexpr uint64_t kShortBytes = 64 * 1024;
+/// Of a message in chunks: the most bytes of one, as partials. Memory follows from it, also with
+/// many hosts.
+constexpr uint64_t kHostChunkBytes = 4 * 1024 * 1024;
+/// The bytes of a chunk of a message of `total`. Nothing is sent while the first chunk is summed in
+/// the hosts, and while the last one's results arrive: so a message has several chunks, as long as
+/// they are not so short that their steps set the time.
+inline uint64_t chunk_bytes(uint64_t total) {
+  constexpr uint64_t kChunks = 16, kLeast = 1024 * 1024;
+  const uint64_t wanted = total / kChunks / kLeast * kLeast;
+  return smaller(wanted < kLeast ? kLeast : wanted, kHostChunkBytes);
+}
+
 /// Used by one thread, and after an error not any more. Then messages may be under way: their
 /// memory, which may be the user's, must live until this is destroyed. The destructor may wait.
 class HostExchange {
@@ -45,6 +59,7 @@ class HostExchange {
 
   const HostLayout& layout() const { return layout_; }
   int own() const { return layout_.own; }
+  int own_rank() const { return layout_.hosts[layout_.own][layout_.local]; }
   int num_hosts() const { return layout_.num_hosts(); }
   /// Calls `act(host)` for each other host.
   template <class Act>
@@ -130,6 +145,7 @@ class HostExchange {
       oldest.span = cut(count, each, turn + 1);
       plan.prepare(oldest);
     }
+    compared(call);  // of no chunk
   }
   /// Of such a message: returns once the call is known to be the same on all hosts.
   void compared(const HostCall& call) {

@@ -5,7 +5,9 @@
 
 #include "c10d/engines/hosts/flat_runs.h"
 #include "c10d/engines/hosts/gather_in_chunks.h"
+#include "c10d/engines/hosts/host_moves.h"
 #include "c10d/engines/hosts/sum_in_chunks.h"
+#include "c10d/engines/hosts/trees_in_chunks.h"
 #include "coll/fused_local.h"
 
 namespace fastcomm {
@@ -124,6 +126,13 @@ class PackedShards {
   std::vector<FlatRuns<Bytes>> owned_;
 };
 
+template <class Plan>
+void sum_type(HostCall& call, Plan plan) {
+  plan.between.begin(call, HostPath::kLong);
+  if (plan.ends.needs_agreement()) plan.inside.barrier(call);  // its own host agrees, too
+  plan.between.in_chunks(call, plan.ends.count(), plan.each, plan.memory, plan);
+}
+
 }  // namespace
 
 void sum_lists(HostCall& call, HostInside& inside, HostExchange& between) {
@@ -132,10 +141,12 @@ void sum_lists(HostCall& call, HostInside& inside, HostExchange& between) {
   if (types.empty()) meet(call, inside, between);
   for (const OneType& type : types) {
     const PartialSum sum(type.gradient, type.wire, list.spec(), inside.whole_size());
-    SumInChunks<PackedTerms> plan{call, sum, {type, sum}, inside, between};
-    between.begin(call, HostPath::kLong);
-    if (type.feeds_back()) inside.barrier(call);  // its own host agrees, too
-    between.in_chunks(call, type.runs.count(), plan.each, plan.memory, plan);
+    const PackedTerms ends{type, sum};
+    if (between.layout().aligned()) {
+      sum_type(call, SumInChunks<PackedTerms>{call, sum, ends, inside, between});
+    } else {
+      sum_type(call, TreesInChunks<PackedTerms>{call, sum, ends, inside, between});
+    }
   }
   note_norms(list, 0, list.units());
 }

@@ -27,7 +27,7 @@ class Abroad {
         inside_(inside),
         between_(between),
         messages_(*call.call.messages),
-        own_(between.layout().hosts[between.own()][inside.rank()]),
+        own_(between.own_rank()),
         ranks_(static_cast<uint64_t>(inside.size())) {}
 
   /// Returns once it is known that those of all ranks fit.
@@ -171,7 +171,7 @@ void exchange_messages(HostCall& call, HostInside& inside, HostExchange& between
 
 void gather_uneven(HostCall& call, HostInside& inside, HostExchange& between) {
   const Messages& messages = *call.call.messages;
-  const int own = between.layout().hosts[between.own()][inside.rank()];
+  const int own = between.own_rank();
   const uint64_t sent = messages.sends[own].bytes, expected = messages.receives[own].bytes;
   if (sent != expected) refuse(own, sent, own, expected);
   gather_in_chunks(call, inside, between, OwnPlaces{messages});

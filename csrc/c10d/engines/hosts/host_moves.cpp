@@ -3,7 +3,6 @@
 #include <cstring>
 
 #include "c10d/engines/hosts/gather_in_chunks.h"
-#include "c10d/engines/hosts/host_sum.h"
 
 namespace fastcomm {
 namespace {
@@ -80,7 +79,7 @@ void spread_short(HostCall& call, HostInside& inside, HostExchange& between) {
   const uint64_t bytes = user.bytes();
   const bool leads = inside.rank() == 0, gives = root_host == between.own();
   const bool apart = bytes > HostExchange::kEnclosedBytes;
-  char* const copy = between.scratch(kShortSumBytes);  // users' memory is written at the end
+  char* const copy = between.scratch(kShortBytes);  // users' memory is written at the end
   if (leads) between.begin(call, HostPath::kShort);
   if (gives) {
     if (inside.rank() == root_place) copy_bytes(copy, user.output, bytes);
@@ -128,7 +127,7 @@ void gather_to_all(HostCall& call, HostInside& inside, HostExchange& between) {
 }
 
 void spread(HostCall& call, HostInside& inside, HostExchange& between) {
-  if (call.call.bytes() <= kShortSumBytes) return spread_short(call, inside, between);
+  if (call.call.bytes() <= kShortBytes) return spread_short(call, inside, between);
   SpreadInChunks plan{call, inside, between};
   between.begin(call, HostPath::kLong);
   inside.barrier(call);

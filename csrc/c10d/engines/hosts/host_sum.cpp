@@ -1,6 +1,11 @@
 #include "c10d/engines/hosts/host_sum.h"
 
+#include <cstring>
+
+#include "c10d/engines/hosts/host_moves.h"
 #include "c10d/engines/hosts/sum_in_chunks.h"
+#include "c10d/engines/hosts/trees_in_chunks.h"
+#include "kernels/gradient_cpu.h"
 
 namespace fastcomm {
 namespace {
@@ -10,10 +15,8 @@ void sum_short(HostCall& call, const PartialSum& sum, HostInside& inside, HostEx
   const int hosts = between.num_hosts();
   const bool leads = inside.rank() == 0;
   const bool apart = bytes > HostExchange::kEnclosedBytes;  // from the envelope
-  char* const room = between.scratch(static_cast<uint64_t>(hosts + 1) * kShortSumBytes);
-  const auto partial = [&](int host) {
-    return room + static_cast<uint64_t>(host) * kShortSumBytes;
-  };
+  char* const room = between.scratch(static_cast<uint64_t>(hosts + 1) * kShortBytes);
+  const auto partial = [&](int host) { return room + static_cast<uint64_t>(host) * kShortBytes; };
   char *const own = partial(between.own()), *const spare = partial(hosts);
   if (leads) {
     between.begin(call, HostPath::kShort);
@@ -48,10 +51,8 @@ void sum_short_to_root(HostCall& call, const PartialSum& sum, HostInside& inside
   const int hosts = between.num_hosts(), root_host = between.layout().host_of(call.call.root);
   const bool leads = inside.rank() == 0, at_root = root_host == between.own();
   const bool apart = bytes > HostExchange::kEnclosedBytes;
-  char* const room = between.scratch(static_cast<uint64_t>(hosts + 2) * kShortSumBytes);
-  const auto partial = [&](int host) {
-    return room + static_cast<uint64_t>(host) * kShortSumBytes;
-  };
+  char* const room = between.scratch(static_cast<uint64_t>(hosts + 2) * kShortBytes);
+  const auto partial = [&](int host) { return room + static_cast<uint64_t>(host) * kShortBytes; };
   char *const own = partial(between.own()), *const spare = partial(hosts);
   char* const total = partial(hosts + 1);
   if (leads) {
@@ -220,11 +221,78 @@ struct PartsInChunks {
   void close(Chunk& chunk) { HostExchange::wait(chunk.sent, call); }
 };
 
+/// The ends of a sum of one tensor that the root alone gets. Others have it in a chunk's memory.
+struct AtRoot {
+  const Call& call;
+  const PartialSum& sum;
+  const bool is_root;
+  const OneTensor tensor{call, sum};
+
+  uint64_t count() const { return call.count; }
+  uint64_t room() const { return kHostChunkBytes; }
+  bool needs_agreement() const { return false; }
+  const void* terms(const Span& span, char* room) const { return tensor.terms(span, room); }
+  char* target(const Span& span, char* room) const {
+    return is_root ? tensor.target(span, room) : room;
+  }
+  void done(const Span&, char*) const {}
+};
+
+/// The ends of a sum of one tensor a rank, of which each keeps its own.
+struct OwnPart {
+  const Call& call;
+  const PartialSum& sum;
+  const int ranks, own;
+
+  uint64_t count() const { return call.count * static_cast<uint64_t>(ranks); }
+  uint64_t room() const { return kHostChunkBytes; }
+  bool needs_agreement() const { return false; }
+  const void* terms(const Span& span, char* room) const {
+    each_part(span, [&](int rank, const Span& part, uint64_t at) {
+      const auto* from = static_cast<const char*>(call.inputs[rank]) + part.first * sum.size();
+      convert_function(sum.partial, sum.type)(room + at * sum.partial_size(), from, part.count);
+    });
+    return room;
+  }
+  char* target(const Span&, char* room) const { return room; }
+  void done(const Span& span, char* room) const {
+    each_part(span, [&](int rank, const Span& part, uint64_t at) {
+      if (rank != own) return;
+      std::memcpy(static_cast<char*>(call.output) + part.first * sum.size(), room + at * sum.size(),
+                  part.count * sum.size());
+    });
+  }
+
+ private:
+  template <class Visit>
+  void each_part(const Span& span, const Visit& visit) const {
+    for (uint64_t at = 0; at < span.count;) {
+      const uint64_t first = (span.first + at) % call.count;
+      const uint64_t count = smaller(call.count - first, span.count - at);
+      visit(static_cast<int>((span.first + at) / call.count), Span{first, count}, at);
+      at += count;
+    }
+  }
+};
+
+/// In any placement.
+template <class Ends>
+void sum_trees(HostCall& call, const PartialSum& sum, const Ends& ends, HostInside& inside,
+               HostExchange& between) {
+  if (ends.count() == 0) return meet(call, inside, between);
+  TreesInChunks<Ends> plan{call, sum, ends, inside, between};
+  between.begin(call, HostPath::kLong);
+  between.in_chunks(call, ends.count(), plan.each, plan.memory, plan);
+}
+
 }  // namespace
 
 void sum_to_all(HostCall& call, HostInside& inside, HostExchange& between) {
   const PartialSum sum(call.call, inside.whole_size());
-  if (call.call.count * sum.partial_size() <= kShortSumBytes) {
+  if (!between.layout().aligned()) {
+    return sum_trees(call, sum, OneTensor{call.call, sum}, inside, between);
+  }
+  if (call.call.count * sum.partial_size() <= kShortBytes) {
     return sum_short(call, sum, inside, between);
   }
   SumInChunks<OneTensor> plan{call, sum, {call.call, sum}, inside, between};
@@ -234,7 +302,11 @@ void sum_to_all(HostCall& call, HostInside& inside, HostExchange& between) {
 
 void sum_to_root(HostCall& call, HostInside& inside, HostExchange& between) {
   const PartialSum sum(call.call, inside.whole_size());
-  if (call.call.count * sum.partial_size() <= kShortSumBytes) {
+  if (!between.layout().aligned()) {
+    const bool is_root = between.own_rank() == call.call.root;
+    return sum_trees(call, sum, AtRoot{call.call, sum, is_root}, inside, between);
+  }
+  if (call.call.count * sum.partial_size() <= kShortBytes) {
     return sum_short_to_root(call, sum, inside, between);
   }
   SumToRootInChunks plan{call, sum, {call.call, sum}, inside, between};
@@ -245,6 +317,10 @@ void sum_to_root(HostCall& call, HostInside& inside, HostExchange& between) {
 
 void sum_parts(HostCall& call, HostInside& inside, HostExchange& between) {
   const PartialSum sum(call.call, inside.whole_size());
+  if (!between.layout().aligned()) {
+    const OwnPart ends{call.call, sum, inside.whole_size(), between.own_rank()};
+    return sum_trees(call, sum, ends, inside, between);
+  }
   PartsInChunks plan{call, sum, inside, between};
   if (call.call.count * sum.partial_size() <= HostExchange::kEnclosedBytes) {
     const HostExchange::Chunk all{{0, call.call.count}, between.scratch(plan.memory)};

@@ -11,8 +11,7 @@
 //           hosts, each of which sums its part and sends the others the result.
 // Bytes that a host sends, of S: short (H - 1) S; long S for two hosts, else 2 (H - 1) / H S.
 //
-// reduce goes the same two ways, by the ranks in the root's place or by slices. A host other than the
-// root's sends S.
+// reduce goes the same two ways. A host other than the root's sends S.
 //
 // reduce_scatter goes one way: a rank gets its host's partials of its own part and of those of the
 // ranks in its place, sends each its own, and sums what it gets. A host sends (H - 1) / H of its
@@ -22,20 +21,6 @@
 #include "c10d/engines/hosts/host_exchange.h"
 
 namespace fastcomm {
-
-/// Partials of at most so many bytes go the short way.
-constexpr uint64_t kShortSumBytes = 64 * 1024;
-/// Of a message in chunks: the most bytes of one, as partials. Memory follows from it, also with
-/// many hosts.
-constexpr uint64_t kHostChunkBytes = 4 * 1024 * 1024;
-/// The bytes of a chunk of a message of `total`. Nothing is sent while the first chunk is summed in
-/// the hosts, and while the last one's results arrive: so a message has several chunks, as long as
-/// they are not so short that their steps set the time.
-inline uint64_t chunk_bytes(uint64_t total) {
-  constexpr uint64_t kChunks = 16, kLeast = 1024 * 1024;
-  const uint64_t wanted = total / kChunks / kLeast * kLeast;
-  return smaller(wanted < kLeast ? kLeast : wanted, kHostChunkBytes);
-}
 
 void sum_to_all(HostCall& call, HostInside& inside, HostExchange& between);
 void sum_to_root(HostCall& call, HostInside& inside, HostExchange& between);

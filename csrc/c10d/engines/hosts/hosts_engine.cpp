@@ -31,6 +31,19 @@ std::string without_numbers(std::string text) {
   return text;
 }
 
+/// What the bits of one host cost in this placement, if that is much.
+std::string price_of(const HostLayout& layout) {
+  if (layout.aligned()) {
+    return layout.ranks_per_host() > 1 ? ""
+                                       : "; where links are fast, FASTCOMM_ROUTE=fastest has Gloo "
+                                         "take less time, with other bits";
+  }
+  return concat("; a sum sends ", layout.trees[layout.own].size(),
+                " partials from this host, one for each of its subtrees of ranks: with a power of "
+                "two of ranks on each host, numbered host by host, it would be one "
+                "(FASTCOMM_ROUTE=fastest has Gloo do all, with other bits)");
+}
+
 constexpr const char* kEnded = "this process group was destroyed; create a new one";
 
 void carry_out(HostCall& call, HostInside& inside, HostExchange& between) {
@@ -145,10 +158,7 @@ Selection HostsEngine::explain(const Query& query) const {
           concat(layout.num_hosts(), " hosts of ", layout.ranks_per_host(),
                  " ranks: shared memory inside each, ", whole_.name(), " between them",
                  row_of(query.kind).reduces ? "; the bits are those of one host" : "",
-                 layout.ranks_per_host() == 1
-                     ? "; where links are fast, FASTCOMM_ROUTE=fastest has Gloo take less time, "
-                       "with other bits"
-                     : "")};
+                 price_of(layout))};
 }
 
 WorkPtr HostsEngine::submit(const Request& request) {

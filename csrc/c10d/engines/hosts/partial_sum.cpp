@@ -41,6 +41,11 @@ const void* PartialSum::widened(const void* data, uint64_t count, void* room) co
   return room;
 }
 
+void PartialSum::add_terms(const std::vector<const void*>& terms, uint64_t count, void* sum) const {
+  reduce_function(partial, op)(
+      ReduceSpan{sum, nullptr, terms.data(), static_cast<int>(terms.size()), count, 1, 1, factor});
+}
+
 void PartialSum::make_ready(void* partials, uint64_t count) const {
   if (travels == partial) return;
   const void* const source = partials;

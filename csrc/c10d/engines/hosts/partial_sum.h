@@ -36,6 +36,8 @@ struct PartialSum {
   size_t travel_size() const { return dtype_size(travels); }
   /// The data itself, or in `room` as partials.
   const void* widened(const void* data, uint64_t count, void* room) const;
+  /// The sum of terms of one host, which are partials: the place of one may be that of the sum.
+  void add_terms(const std::vector<const void*>& terms, uint64_t count, void* sum) const;
   /// Makes of a host's partials what travels, in place.
   void make_ready(void* partials, uint64_t count) const;
   /// The sum of what travels, one for each host, in their order, as the call's type. `room` is for

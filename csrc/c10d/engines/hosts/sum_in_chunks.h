@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "c10d/engines/hosts/host_exchange.h"
-#include "c10d/engines/hosts/host_sum.h"
+#include "c10d/engines/hosts/partial_sum.h"
 
 namespace fastcomm {
 
@@ -27,6 +27,17 @@ inline void add_slices(HostCall& call, const PartialSum& sum, HostInside& inside
     inputs.push_back(static_cast<const char*>(terms) + first * sum.partial_size());
   }
   inside.reduce_scatter(call, sum, std::move(inputs), cuts.length, partial);
+}
+
+/// All ranks of the host get each other's slices of a span's results, in order at `target`.
+inline void gather_slices(HostCall& call, const PartialSum& sum, HostInside& inside,
+                          const Span& span, const void* result, char* target) {
+  const EqualSlices cuts(span, inside.size());
+  std::vector<void*> outputs;
+  for (int rank = 0; rank < inside.size(); ++rank) {
+    outputs.push_back(target + (cuts.first(rank) - span.first) * sum.size());
+  }
+  inside.all_gather(call, sum.type, result, cuts.length, std::move(outputs));
 }
 
 /// The ends of a sum of one tensor.
@@ -126,13 +137,8 @@ struct SumInChunks {
 
   void close(Chunk& chunk) {
     HostExchange::wait(chunk.results, call);
-    const EqualSlices cuts = slices(chunk);
-    char* const target = ends.target(chunk.span, chunk.memory);
-    std::vector<void*> outputs;
-    for (int rank = 0; rank < inside.size(); ++rank) {
-      outputs.push_back(target + (cuts.first(rank) - chunk.span.first) * sum.size());
-    }
-    inside.all_gather(call, sum.type, result(chunk), cuts.length, std::move(outputs));
+    gather_slices(call, sum, inside, chunk.span, result(chunk),
+                  ends.target(chunk.span, chunk.memory));
     ends.done(chunk.span, chunk.memory);
     HostExchange::wait(chunk.sent, call);
   }
