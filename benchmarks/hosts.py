@@ -42,7 +42,7 @@ OPS = (
     "all_reduce", "reduce", "reduce_scatter_tensor", "all_gather_into_tensor", "broadcast",
     "all_to_all_single", "fused_all_reduce", "fused_all_reduce bfloat16", "barrier",
 )  # fmt: skip
-SHAPES = ("2x2", "2x4", "4x2", "4x1")
+SHAPES = ("2x2", "2x4", "4x2", "4x1", "2x3")
 TENSORS = 16  # of a fused reduction's list
 PORT = 29400
 

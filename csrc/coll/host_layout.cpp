@@ -86,6 +86,11 @@ std::string why_not_composed(const HostLayout& layout) {
   for (const auto& host : layout.hosts) {
     if (static_cast<int>(host.size()) != each) return "the hosts differ in their numbers of ranks";
   }
+  constexpr uint64_t kMostTrees = 256;  // as many sources as a kernel takes
+  if (layout.num_trees() > kMostTrees) {
+    return concat("the order of the ranks would make ", layout.num_trees(), " partial sums, of ",
+                  kMostTrees, " at most: number the ranks host by host");
+  }
   if (each == 1 && layout.num_hosts() == 2) return "of two ranks, Gloo's sums have the same bits";
   return "";
 }

@@ -100,7 +100,11 @@ struct Numeric {  // integers: unsigned arithmetic wraps without undefined behav
     return static_cast<T>(
         static_cast<Unsigned>(static_cast<Unsigned>(a) + static_cast<Unsigned>(b)));
   }
-  static FC_HD Acc divide(Acc sum, int n) { return static_cast<T>(sum / static_cast<T>(n)); }
+  /// `n` may be more than T holds.
+  static FC_HD Acc divide(Acc sum, int n) {
+    using Wide = typename std::common_type<T, int>::type;
+    return static_cast<T>(static_cast<Wide>(sum) / static_cast<Wide>(n));
+  }
   static FC_HD Acc scale(Acc sum, double) { return sum; }
   static FC_HD T store(Acc value) { return value; }
 };

@@ -158,8 +158,9 @@ def test_lists(hosts: list[Host], counts: list[int]) -> None:
     run_ranks(4, _lists, hosts, 29961, counts)
 
 
-def test_every_size(hosts: list[Host]) -> None:
-    run_ranks(4, _of_all_sizes, hosts, 29920, "0011")
+@pytest.mark.parametrize("places", ["0011", "001011"])
+def test_every_size(hosts: list[Host], places: str) -> None:
+    run_ranks(len(places), _of_all_sizes, hosts, 29915 + len(places), places)
 
 
 def test_every_size_over_more_hosts(four_hosts: list[Host]) -> None:

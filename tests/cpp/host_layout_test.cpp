@@ -34,6 +34,10 @@ CASE(placements) {
   for (int host = 0; host < 65; ++host) many += static_cast<char>(33 + host);
   EXPECT(why_not(many.substr(1)).empty());
   EXPECT(why_not(many).find("more than 64 hosts") != std::string::npos);
+  std::string alternate;
+  for (int rank = 0; rank < 258; ++rank) alternate += "ab"[rank % 2];
+  EXPECT(why_not(alternate).find("258 partial sums") != std::string::npos);
+  EXPECT(why_not(alternate.substr(2)).empty());
   EXPECT(why_not("aaaa").find("all ranks share") != std::string::npos);
 }
 

@@ -123,6 +123,33 @@ CASE(flushed) {
   }
 }
 
+/// The mean over more ranks than a byte can count, as several hosts may have.
+template <class T>
+void compare_means(DType dtype) {
+  std::vector<T> a(300), b(300), mean(300);
+  for (size_t i = 0; i < a.size(); ++i) {
+    a[i] = static_cast<T>(i);
+    b[i] = static_cast<T>(3 * i + 1);
+  }
+  const void* const sources[] = {a.data(), b.data()};
+  for (const int divisor : {2, 127, 128, 200, 255, 256, 257, 4096}) {
+    reduce_function(
+        dtype, ReduceOp::kAvg)(ReduceSpan{mean.data(), nullptr, sources, 2, mean.size(), divisor});
+    for (size_t i = 0; i < a.size(); ++i) {
+      const int64_t sum = static_cast<T>(a[i] + b[i]);
+      EXPECT(mean[i] == static_cast<T>(sum / divisor), dtype_name(dtype), " ", divisor);
+    }
+  }
+}
+
+CASE(large_groups) {
+  compare_means<int8_t>(DType::kInt8);
+  compare_means<uint8_t>(DType::kUInt8);
+  compare_means<int16_t>(DType::kInt16);
+  compare_means<int32_t>(DType::kInt32);
+  compare_means<int64_t>(DType::kInt64);
+}
+
 CASE(reasons) {
   int pairs = 0;
   for (int d = 0; d < kNumDTypes; ++d) {

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <fstream>
 #include <mutex>
+#include <sstream>
 #include <vector>
 
 #include "c10d/life/hooks.h"
@@ -143,6 +144,27 @@ std::shared_ptr<Communicator> opened(std::unique_ptr<Transport> peers, const Gro
   return group;
 }
 
+/// What all ranks say, the same on all of them; without line ends. Collective.
+std::vector<std::string> told_by_all(Bootstrap& part, int rank, int size, std::string own,
+                                     Deadline deadline) {
+  std::replace(own.begin(), own.end(), '\n', ' ');
+  const std::string nonce = hex(agree(part, rank, size, "", deadline).nonce);
+  const auto key = [&](int each) { return concat(nonce, "/", each); };
+  std::vector<std::string> told;
+  if (rank != 0) {
+    part.set(key(rank), own);
+  } else {  // one rank reads them all, lest every rank does
+    std::string all;
+    for (int each = 0; each < size; ++each) {
+      all += (each == 0 ? own : part.get(key(each), deadline)) + "\n";
+    }
+    part.set(concat(nonce, "/all"), all);
+  }
+  std::istringstream all(part.get(concat(nonce, "/all"), deadline));
+  for (std::string line; std::getline(all, line);) told.push_back(line);
+  return told;
+}
+
 /// What ranks that can share memory have in common: the kernel, and the network of its sockets.
 /// Empty if this rank shares none; of its own if it does not know.
 std::string presumed_host(int rank) {
@@ -155,20 +177,20 @@ std::string presumed_host(int rank) {
 }
 
 /// For a group of so many ranks that not all of them can try each other's memory: who should share
-/// it, as in find_peers(). Each host tries then. Empty if a rank shares none. Collective; of the
-/// same result on every rank.
+/// it, as in find_peers(). Each host tries then. Empty if a rank shares none, with the reason.
+/// Collective; of the same result on every rank.
 std::vector<std::string> presumed_shares(Bootstrap& bootstrap, int rank, int size,
-                                         Deadline deadline) {
-  PartOfStore all(bootstrap, "presumed/");
-  const std::string nonce = hex(agree(all, rank, size, "", deadline).nonce);
-  const auto key = [&](int each) { return concat(nonce, "/", each); };
-  all.set(key(rank), presumed_host(rank));
-  std::vector<std::string> hosts, shares;
-  for (int each = 0; each < size; ++each) hosts.push_back(all.get(key(each), deadline));
-  for (const std::string& one : hosts) {
-    if (one.empty()) return {};
+                                         Deadline deadline, std::string& why_not) {
+  PartOfStore part(bootstrap, "presumed/");
+  const auto hosts = told_by_all(part, rank, size, presumed_host(rank), deadline);
+  std::vector<std::string> shares;
+  for (int each = 0; each < size; ++each) {
+    if (hosts[each].empty()) {
+      why_not = concat("rank ", each, ": FASTCOMM_TRANSPORT=gloo");
+      return {};
+    }
     std::string mask;
-    for (const std::string& other : hosts) mask += one == other ? '1' : '0';
+    for (const std::string& other : hosts) mask += hosts[each] == other ? '1' : '0';
     shares.push_back(std::move(mask));
   }
   return shares;
@@ -197,16 +219,14 @@ HostRanks form_host(Bootstrap& bootstrap, int rank, const std::vector<std::strin
   } catch (const Error& error) {
     problem = error.what();
   }
-  // All ranks read what all say, so they decide alike.
-  PartOfStore all(bootstrap, "hosts/");
-  const std::string nonce = hex(agree(all, rank, size, "", deadline).nonce);
-  const auto key = [&](int each) { return concat(nonce, "/", each); };
-  all.set(key(rank), declines          ? "FASTCOMM_ROUTE=fastest"
-                     : problem.empty() ? "ok"
-                                       : concat("numbered within its host: ", problem));
+  // All ranks know what all say, so they decide alike.
+  PartOfStore part(bootstrap, "hosts/");
+  const std::string own = declines          ? "FASTCOMM_ROUTE=fastest"
+                          : problem.empty() ? "ok"
+                                            : concat("numbered within its host: ", problem);
+  const auto told = told_by_all(part, rank, size, own, deadline);
   for (int each = 0; each < size && host.why_not.empty(); ++each) {
-    const std::string theirs = all.get(key(each), deadline);
-    if (theirs != "ok") host.why_not = concat("rank ", each, ": ", theirs);
+    if (told[each] != "ok") host.why_not = concat("rank ", each, ": ", told[each]);
   }
   if (!host.why_not.empty()) return host;
   peers->is_part(ranks, size);
@@ -229,7 +249,8 @@ Formed form_group(Bootstrap& bootstrap, int rank, int size, Deadline deadline) {
   std::vector<std::string> shares;
   auto peers = find_peers(bootstrap, rank, size, deadline, formed.traits, shares);
   if (peers == nullptr) {
-    if (size > kMaxRanks) shares = presumed_shares(bootstrap, rank, size, deadline);
+    std::string& why_not = formed.traits.why_not_native;
+    if (size > kMaxRanks) shares = presumed_shares(bootstrap, rank, size, deadline, why_not);
     formed.host = form_host(bootstrap, rank, shares, formed.traits.why_not_native, deadline);
   } else {
     formed.group = opened(std::move(peers), formed.traits);
