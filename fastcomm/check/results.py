@@ -248,7 +248,7 @@ class _busy:
         try:
             if self._device.type != "cpu":  # else this thread makes a context on the first one
                 torch.get_device_module(self._device).set_device(self._device)
-            edge = _EDGES.get(self._device.type, 1024)
+            edge = _EDGES.get(self._device.type, 512)
             a = torch.ones(edge, edge, device=self._device)
             stream = None if self._device.type == "cpu" else torch.Stream(self._device)
             while not self._end.is_set():

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fastcomm import _native
-from fastcomm._measure.launch import LateError, RankError, launch
+from fastcomm._measure.launch import LateError, RankError, Start, launch
 from fastcomm._measure.rank import Rank
 from fastcomm.check.checker import Prepare, Row, Sizes
 from fastcomm.check.paths import BETWEEN_DEVICES, ON_THE_HOST, ONE_PROCESS, Path
@@ -32,6 +32,7 @@ class Options:
         sizes: of messages.
         prepare: called first in each rank; importable, since ranks are processes.
         paths: names of those to check, None for all.
+        start: what starts the ranks of a path, None for processes of `launch`.
     """
 
     ranks: int = DEFAULT_RANKS
@@ -41,6 +42,7 @@ class Options:
     sizes: Sizes = field(default_factory=Sizes)
     prepare: Prepare | None = None
     paths: frozenset[str] | None = None
+    start: Start | None = None
 
 
 def _ask(rank: Rank, prepare: Prepare | None) -> dict[str, Any]:
@@ -103,6 +105,7 @@ def run(
                 options.prepare,
                 timeout_s=options.timeout_s + PAIR_S * pairs,
                 on_message=note,
+                start=options.start,
             )
         except RankError as error:
             why = str(error).splitlines()
