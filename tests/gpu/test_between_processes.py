@@ -6,14 +6,17 @@ simulated ones. On a GPU weights also come from the device's products, and are c
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
 import pytest
+import sim
 import torch
 import torch.distributed as dist
 from support import places
 from support.direct import (
+    Place,
     check_bits,
     joined_on,
     note_bucket,
@@ -36,12 +39,15 @@ pytestmark = pytest.mark.accelerator
 SMALL = {"FASTCOMM_WINDOW_BYTES": "65536", "FASTCOMM_ONE_SHOT_BYTES": "1024"}
 
 
+PLACES: list[Place] = [plain, shared]
+
+
 def _bits(world: World, kind: str) -> None:
     device = joined_on(world, kind)
-    for dtype in (torch.float32, torch.bfloat16):
-        for count in (6, 2049, 20_000):
-            for place in (plain, shared):
-                check_bits(world, device, dtype, count, place)
+    every = [*itertools.product((torch.float32, torch.bfloat16), (6, 2049, 20_000), PLACES)]
+    # On simulated devices every two together: tests/c10d/test_device_tensors.py has more.
+    for dtype, count, place in every if kind != "sim" else [every[i] for i in (1, 2, 6, 9, 4, 11)]:
+        check_bits(world, device, dtype, count, place)
 
 
 def test_every_operation_has_the_bits_of_the_cpu() -> None:
@@ -179,7 +185,11 @@ def _sharded(world: World, kind: str) -> list[torch.Tensor]:
     return found
 
 
-@pytest.mark.parametrize("size", [2, 3])
+# Simulated devices have the bits of two ranks in the tests of each operation already.
+TWO = pytest.param(2, marks=[pytest.mark.release] * sim.loaded())
+
+
+@pytest.mark.parametrize("size", [TWO, 3])
 @pytest.mark.parametrize(
     "trained", [_ddp, _fused, _fsdp, _sharded], ids=lambda each: each.__name__[1:]
 )

@@ -31,13 +31,17 @@ def files() -> list[str]:
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Counter[str]]:
+    return run(tmp_path_factory.mktemp("devices"))
+
+
+def run(folder: Path, *words: str) -> dict[str, Counter[str]]:
     """Run all `files`, and count by file how their tests ended."""
-    results = tmp_path_factory.mktemp("devices") / "results.xml"
+    results = folder / "results.xml"
     command = [sys.executable, "-m", "pytest", "--accelerator", "sim", "-q", "--durations=15"]
     command += ["-p", "no:cacheprovider", "-p", "no:xdist"]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_XDIST")}
     result = subprocess.run(
-        [*command, f"--junitxml={results}", *files()],
+        [*command, f"--junitxml={results}", *words, *files()],
         cwd=ROOT,
         env=environment,
         capture_output=True,
@@ -64,3 +68,9 @@ def test_file(file: str, outcomes: dict[str, Counter[str]]) -> None:
     ended = outcomes[file]
     assert ended["failure"] + ended["error"] == 0, f"{file} fails on simulated devices: {ended}"
     assert ended["passed"] > 0, f"{file}: {ended}"
+
+
+@pytest.mark.release
+def test_what_is_left_for_releases(tmp_path: Path) -> None:
+    ended = sum(run(tmp_path, "--release").values(), Counter())
+    assert ended["failure"] + ended["error"] == 0 < ended["passed"], ended

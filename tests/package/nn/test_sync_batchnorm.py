@@ -29,9 +29,18 @@ def _net(momentum: float | None, affine: bool) -> nn.Sequential:
     ).double()
 
 
-@pytest.mark.parametrize("momentum", [0.1, None])
-@pytest.mark.parametrize("affine", [True, False])
-@pytest.mark.parametrize(("rows", "replicas"), [(8, 2), (7, 3), (5, 4)])
+# Every two of these together.
+@pytest.mark.parametrize(
+    ("momentum", "affine", "rows", "replicas"),
+    [
+        (0.1, True, 8, 2),
+        (None, False, 8, 2),
+        (0.1, False, 7, 3),
+        (None, True, 7, 3),
+        (0.1, True, 5, 4),
+        (None, False, 5, 4),
+    ],
+)
 def test_it_is_batchnorm_of_the_whole_batch(
     place: Place, momentum: float | None, affine: bool, rows: int, replicas: int
 ) -> None:
