@@ -42,8 +42,9 @@ struct HostLayout {
 /// do not tell hosts apart: a reaches b, and b not a, or a third one.
 HostLayout layout_of(const std::vector<std::string>& shares, int rank);
 
-/// The reason why operations are not composed of what hosts do; "" if they are: each host has the
-/// same number of ranks. Of two ranks, nothing would be gained.
+/// The reason why operations are not composed of what hosts do; "" if they are: each of at most 64
+/// hosts has the same number of ranks, and they have at most 256 subtrees in all. Of two ranks,
+/// nothing would be gained.
 std::string why_not_composed(const HostLayout& layout);
 
 }  // namespace fastcomm

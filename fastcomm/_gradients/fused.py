@@ -135,8 +135,8 @@ def fused_all_reduce_(
         average: divide by the number of ranks.
         scale: a factor, 1 / loss scale for instance.
         comm_dtype: ``torch.bfloat16`` or ``torch.float16``: how gradients of fp32 travel. Over
-            several hosts, each host's part of the result is rounded to it, too: the same bits on
-            all ranks, which are not those of one host.
+            several hosts, each partial sum of a host is rounded to it, too: the same bits on all
+            ranks, which are not those of one host.
         norm_type: 1, 2, ``inf``, or None for no norm.
         residuals: for error feedback: one tensor of fp32 (of complex64 for a complex one, in native
             groups only) for each of ``grads``, with its shape and strides (contiguous where it has

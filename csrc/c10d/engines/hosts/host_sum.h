@@ -11,6 +11,9 @@
 //           hosts, each of which sums its part and sends the others the result.
 // Bytes that a host sends, of S: short (H - 1) S; long S for two hosts, else 2 (H - 1) / H S.
 //
+// Hosts that are not one subtree each go a long way of their own (trees_in_chunks.h), whatever the
+// operation.
+//
 // reduce goes the same two ways. A host other than the root's sends S.
 //
 // reduce_scatter goes one way: a rank gets its host's partials of its own part and of those of the
