@@ -43,4 +43,8 @@ std::string waited(Clock::duration so_far) {
                 static_cast<double>(static_cast<int64_t>(seconds(so_far) * 10)) / 10, " s");
 }
 
+std::string timed_out(Milliseconds timeout) {
+  return concat("Timed out waiting ", timeout.count(), "ms");
+}
+
 }  // namespace fastcomm

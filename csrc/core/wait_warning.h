@@ -26,6 +26,9 @@ void write_warning(const std::string& label, const std::string& text);
 /// "has waited for 31.2 s"
 std::string waited(Clock::duration so_far);
 
+/// "Timed out waiting 700ms", as torch's backends say it, so that whoever looks for that finds it.
+std::string timed_out(Milliseconds timeout);
+
 /// The warning of one wait, given once. Threads that wait for the same may share it.
 class WaitWarning {
  public:

@@ -40,7 +40,7 @@ def test_later_calls_name_themselves_and_the_failure(world: World) -> None:
     for one in (first, *later.values()):
         assert (one.kind, one.rank, one.world_size) == ("CollectiveTimeoutError", 0, 2)
         assert (one.operation, one.sequence) == ("all_reduce", 1)
-        assert "Gloo: did not end within 700 ms; rank 1 (pid" in one.text
+        assert "Gloo: Timed out waiting 700ms; rank 1 (pid" in one.text
         assert "has issued 1 operation, this rank 2." in one.text
     for name, one in later.items():
         assert f"{name} comes after the process group has failed" in one.text

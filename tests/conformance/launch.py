@@ -10,13 +10,14 @@ import multiprocessing as mp
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from typing import Any
 
 from conformance import rank
 from conformance.rank import Place
+from support.namespaces import Host
 from support.ranks import RankProcess, preload, received
 
 ERROR = 10  # MultiProcessTestCase.TEST_ERROR_EXIT_CODE
@@ -38,10 +39,14 @@ class Result:
 
 
 class Launcher:
-    """Runs tests with one number of ranks, which decides what torch's tests skip as they load."""
+    """Runs tests with one number of ranks, which decides what torch's tests skip as they load.
 
-    def __init__(self, size: int, backend: str, timeout: float) -> None:
+    With ``hosts``, each has as many ranks, numbered host by host.
+    """
+
+    def __init__(self, size: int, backend: str, timeout: float, hosts: Sequence[Host] = ()) -> None:
         self.size, self.backend, self.timeout = size, backend, timeout
+        self.hosts = hosts
         os.environ.update(rank.environment(size))
         preload("conformance.loaded")
         self.tests: dict[str, str | None] = self._ask(rank.list_tests)
@@ -61,7 +66,10 @@ class Launcher:
             return self._run(test, directory)
 
     def _run(self, test: str, directory: str) -> Result:
-        places = [Place(number, self.size, self.backend, directory) for number in range(self.size)]
+        places = [
+            Place(number, self.size, self.backend, directory, self._host(number))
+            for number in range(self.size)
+        ]
         places[0].prepare()
         start = time.monotonic()
         ranks: list[RankProcess] = []
@@ -82,6 +90,9 @@ class Launcher:
         ]
         outcome, reason = self._judge(test, codes, told, late)
         return Result(test, outcome, reason, seconds, gloo)
+
+    def _host(self, rank: int) -> Host | None:
+        return self.hosts[rank * len(self.hosts) // self.size] if self.hosts else None
 
     def _join(self, ranks: list[RankProcess], deadline: float) -> list[int]:
         """Wait for the ranks; return those that missed the deadline and wrote their stacks."""

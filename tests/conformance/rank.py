@@ -10,6 +10,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from conformance.forced import ON_CPU, unskip
+from support.namespaces import Host
 
 # The class's name in torch's own file for Gloo.
 CLASS = "TestDistBackendWithSpawn"
@@ -19,12 +20,13 @@ HANG = "test_that_hangs"
 
 @dataclass(frozen=True)
 class Place:
-    """A rank of a test: its number, group size, backend and folder."""
+    """A rank of a test: its number, group size, backend, folder and host, if there are several."""
 
     rank: int
     size: int
     backend: str
     directory: str
+    host: Host | None = None
 
     @property
     def log(self) -> str:
@@ -97,6 +99,8 @@ def run(pipe: Connection, place: Place, test: str, errors: Connection) -> None:
     of Gloo's groups that were made.
     """
     os.environ.update(place.environment())
+    if place.host is not None:
+        place.host.enter()
 
     from conformance import on_cpu, substitute
 
@@ -109,7 +113,7 @@ def run(pipe: Connection, place: Place, test: str, errors: Connection) -> None:
     if place.backend == substitute.FASTCOMM:
         substitute.install(count)
         substitute.rename_events(tests)
-        _check_first(case)
+        _check_first(case, native=place.host is None)
     try:
         case._run(place.rank, test, os.path.join(place.directory, "store"), errors)
     finally:
@@ -117,14 +121,14 @@ def run(pipe: Connection, place: Place, test: str, errors: Connection) -> None:
         pipe.send(count.made)
 
 
-def _check_first(case: Any) -> None:
+def _check_first(case: Any, native: bool) -> None:
     """Make each test check first that its default group is fastcomm's."""
     from conformance import substitute
 
     run_test = case.run_test
 
     def checked(self: Any, *arguments: Any) -> None:
-        substitute.check()
+        substitute.check(native)
         run_test(self, *arguments)
 
     case.run_test = checked

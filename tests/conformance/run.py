@@ -3,11 +3,13 @@
 make conformance ARGS="--ranks 2 -k all_reduce"
 make conformance ARGS="--backend gloo --json gloo.json"
 make conformance ARGS="--ranks 8 -k group"     tests that torch skips with fewer ranks
+make conformance ARGS="--ranks 4 --hosts 2"    over network namespaces as hosts, as root
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.metadata
 import json
 import subprocess
@@ -22,6 +24,7 @@ from conformance.rank import HANG
 from conformance.report import Report
 from conformance.short import SHORT
 from conformance.substitute import FASTCOMM
+from support.namespaces import switched_hosts
 
 
 def chosen_tests(known: dict[str, str | None], options: argparse.Namespace) -> list[str]:
@@ -38,12 +41,14 @@ def chosen_tests(known: dict[str, str | None], options: argparse.Namespace) -> l
 def run_one_size(size: int, options: argparse.Namespace) -> Report:
     report = Report(options.backend, size)
     start = time.monotonic()
-    launcher = Launcher(size, options.backend, options.timeout)
-    tests = chosen_tests(launcher.tests, options)
-    for number, test in enumerate(tests, 1):
-        result = launcher.run(test)
-        report.results.append(result)
-        print(f"[{number}/{len(tests)}] {report.line(result)}", flush=True)
+    many = options.hosts > 1
+    with switched_hosts(options.hosts) if many else contextlib.nullcontext([]) as hosts:
+        launcher = Launcher(size, options.backend, options.timeout, hosts)
+        tests = chosen_tests(launcher.tests, options)
+        for number, test in enumerate(tests, 1):
+            result = launcher.run(test)
+            report.results.append(result)
+            print(f"[{number}/{len(tests)}] {report.line(result)}", flush=True)
     report.seconds = time.monotonic() - start
     return report
 
@@ -65,6 +70,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--ranks", default="2,3,4", help="numbers of ranks, with commas between (2,3,4)"
     )
+    parser.add_argument("--hosts", type=int, default=1, help="hosts with as many ranks each (1)")
     parser.add_argument("--backend", choices=["fastcomm", "gloo"], default="fastcomm")
     parser.add_argument("-k", action="append", metavar="PART", help="tests with this in their name")
     parser.add_argument("--only", action="append", metavar="TEST", help="the test of this name")
@@ -78,6 +84,8 @@ def main(arguments: list[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     options = parse(given)
     sizes = [int(size) for size in options.ranks.split(",")]
+    if any(size % options.hosts for size in sizes):
+        sys.exit(f"--ranks {options.ranks}: {options.hosts} hosts cannot have as many ranks each")
     if len(sizes) == 1:
         report = run_one_size(sizes[0], options)
         print(report.summary(), flush=True)
@@ -88,7 +96,8 @@ def main(arguments: list[str] | None = None) -> int:
         told = {"torch": importlib.metadata.version("torch"), "reports": reports}
         options.json.write_text(json.dumps(told, indent=1) + "\n")
     failed = any(report["counts"].get("failed") for report in reports)
-    gloo = options.backend == FASTCOMM and any(report["groups of Gloo"] for report in reports)
+    native = options.backend == FASTCOMM and options.hosts == 1
+    gloo = native and any(report["groups of Gloo"] for report in reports)
     if gloo and len(sizes) == 1:
         print("fastcomm made groups of Gloo's", flush=True)
     return 1 if failed or gloo or not any(report["tests"] for report in reports) else 0

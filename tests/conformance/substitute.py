@@ -117,11 +117,11 @@ def rename_events(tests: Any) -> None:
     tests.get_profiling_event = renaming
 
 
-def check() -> None:
-    """Raise unless the default group, named "gloo", is fastcomm's, on shared memory."""
+def check(native: bool) -> None:
+    """Raise unless the default group, named "gloo", is fastcomm's, on shared memory or not."""
     from fastcomm._distributed.backend import backend_of
 
     backend = backend_of(behind_checks=True)
     assert dist.get_backend() == GLOO
     assert backend is not None, "the default group is not fastcomm's"
-    assert backend.native, f"the default group is not on shared memory: {backend.why_not_native}"
+    assert backend.native == native, f"not on shared memory: {backend.why_not_native}"

@@ -9,14 +9,20 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from conformance.rank import HANG
 from conformance.short import SHORT
+from support.namespaces import why_no_switch
 
 TESTS = Path(__file__).resolve().parents[1]
 
 
 def _run(tmp_path: Path, *arguments: str) -> tuple[dict[str, Any], str, int]:
-    """Run tests with two ranks, in a new process; return its report, output and exit status."""
+    """Run tests in a new process, with two ranks if the arguments do not say how many.
+
+    Returns:
+        Its report, output and exit status.
+    """
     path = tmp_path / "report.json"
     known = os.environ.get("PYTHONPATH")
     paths = os.pathsep.join([str(TESTS), str(TESTS.parent), *filter(None, [known])])
@@ -38,6 +44,17 @@ def test_torchs_tests_pass(tmp_path: Path) -> None:
     # Another torch may lack or skip some of them.
     ran = [test for test, outcome in outcomes.items() if outcome != "skipped"]
     assert len(ran) >= 0.8 * len(SHORT), outcomes
+
+
+@pytest.mark.release
+@pytest.mark.serial  # network namespaces
+@pytest.mark.parametrize("ranks", ["2", "4"])
+def test_torchs_tests_pass_over_two_hosts(tmp_path: Path, ranks: str) -> None:
+    if (reason := why_no_switch()) is not None:
+        pytest.skip(reason)
+    report, output, status = _run(tmp_path, "--short", "--ranks", ranks, "--hosts", "2")
+    assert status == 0, output
+    assert report["groups of Gloo"] > 0
 
 
 def test_a_failure_and_a_hang_are_reported(tmp_path: Path) -> None:

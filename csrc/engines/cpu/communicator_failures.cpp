@@ -202,7 +202,7 @@ std::optional<Communicator::Failure> Communicator::overdue(const Operation& oper
   const std::vector<int> peers = operation.late();
   const int peer = peers.empty() ? -1 : peers.front();
   return Failure{ErrorCode::kTimeout, peer,
-                 where(*late, peer) + concat("Timed out waiting ", late->timeout().count(), "ms; ",
+                 where(*late, peer) + concat(timed_out(late->timeout()), "; ",
                                              missing_in(*late, operation, peers),
                                              ". See what they are doing, or raise timeout=")};
 }

@@ -73,7 +73,7 @@ const char* advice(ErrorCode code) {
   }
 }
 
-/// Gloo's "Timed out waiting 700ms for recv operation to complete" in our words; else the text. A
+/// "Timed out waiting 700ms" of Gloo's "... for recv operation to complete"; else the text. A
 /// monitored barrier's has this within what it tells of its ranks.
 std::string in_own_words(const std::string& text) {
   constexpr const char* kWaiting = "Timed out waiting ";
@@ -81,7 +81,7 @@ std::string in_own_words(const std::string& text) {
   if (at == std::string::npos || says(text, {"monitoredBarrier"})) return text;
   const size_t begin = at + std::strlen(kWaiting), end = text.find("ms", begin);
   if (end == std::string::npos) return text;
-  return concat("did not end within ", text.substr(begin, end - begin), " ms");
+  return text.substr(at, end + 2 - at);
 }
 
 /// Removes the place in the backend's sources: "[/.../pair.cc:545] Connection closed".
@@ -184,8 +184,7 @@ std::exception_ptr Delegate::lost(const Subject& subject, const std::exception_p
 
 std::exception_ptr Delegate::overdue(const Subject& subject, Milliseconds timeout) {
   if (const auto first = failure()) return first;
-  return give_up_because(subject, ErrorCode::kTimeout,
-                         concat("did not end within ", timeout.count(), " ms"));
+  return give_up_because(subject, ErrorCode::kTimeout, timed_out(timeout));
 }
 
 std::exception_ptr Delegate::give_up_because(const Subject& subject, ErrorCode code,

@@ -202,8 +202,8 @@ void DelegateWork::wait_in_slices(Deadline deadline) {
     if (Clock::now() > limit) {
       complete(call_.delegate->give_up(
                    call_.subject, ErrorCode::kTimeout,
-                   concat(call_.delegate->kind().name, ": did not end within ",
-                          call_.timeout.count(), " ms", at_site(call_.subject.site),
+                   concat(call_.delegate->kind().name, ": ", timed_out(call_.timeout),
+                          at_site(call_.subject.site),
                           ". Look what the peer is doing, or raise timeout=; this process group "
                           "cannot be used any more")),
                {});

@@ -110,8 +110,8 @@ std::exception_ptr DeviceWatch::failure_of(const Seen& pending, Milliseconds gra
   for (const auto& [entry, work] : pending) {
     if (entry->timeout.count() <= 0 || now - entry->since < entry->timeout) continue;
     return delegate_->give_up(entry->subject, ErrorCode::kTimeout,
-                              concat(delegate_->kind().name, ": did not end within ",
-                                     entry->timeout.count(), " ms", at_site(entry->subject.site),
+                              concat(delegate_->kind().name, ": ", timed_out(entry->timeout),
+                                     at_site(entry->subject.site),
                                      ". Look what the other ranks are doing, or raise timeout="));
   }
   const Entry& oldest = pending.front().first;  // the others are behind it
