@@ -118,7 +118,7 @@ def test_each_kind_of_wait_is_said_on_gloo() -> None:
             assert "sequence" in line
         for word in ("all_reduce", "barrier", "monitored_barrier", "recv", "send"):
             assert any(f"{word}, sequence" in line for line in said), (word, said)
-        assert any("; rank 2 (pid" in line and "operations, this one" in line for line in said)
+        assert any("; rank 2 (pid" in line and "operations, this rank" in line for line in said)
         assert any(" for rank 2 (pid" in line for line in said)
 
 

@@ -232,10 +232,8 @@ WorkPtr FastcommBackend::recv(Tensors& tensors, int peer, int tag) {
 }
 
 WorkPtr FastcommBackend::recvAnysource(Tensors& tensors, int tag) {
-  return submit_message(OpKind::kRecv, tensors, Request::kNoRank, tag, [&](Other& other) {
-    // Gloo reports no death to a caller that waits for any rank; here only one can be meant.
-    return size_ == 2 ? other.recv(tensors, 1 - rank_, tag) : other.recvAnysource(tensors, tag);
-  });
+  return submit_message(OpKind::kRecv, tensors, Request::kNoRank, tag,
+                        [&](Other& other) { return other.recvAnysource(tensors, tag); });
 }
 
 WorkPtr FastcommBackend::barrier(const ::c10d::BarrierOptions& opts) {

@@ -187,9 +187,10 @@ std::string PeerLinks::late_ranks(uint64_t count) {
         const bool answered = link.answers > before[i];
         if (!link.open || link.left || (answered && link.issued >= count)) continue;
         late += concat(late.empty() ? "" : "; ", describe(link.peer.rank));
-        late += answered ? concat(" has issued ", link.issued,
-                                  link.issued == 1 ? " operation" : " operations")
-                         : " does not answer: maybe it is stopped";
+        late += answered
+                    ? concat(" has issued ", link.issued,
+                             link.issued == 1 ? " operation" : " operations", ", this rank ", count)
+                    : " does not answer: maybe it is stopped";
         all = all && answered;
       }
     }

@@ -62,7 +62,8 @@ class PeerLinks {
   /// Leaves, and hears nothing more: when this returns, the group is not called. Idempotent.
   void stop();
   /// Who has issued fewer than `count` operations, in words, after asking the peers, which takes a
-  /// moment if one is stopped: "rank 3 (pid 7 on node3) has issued 4 operations". "" if none has.
+  /// moment if one is stopped: "rank 3 (pid 7 on node3) has issued 4 operations, this rank 5". ""
+  /// if none has.
   std::string late_ranks(uint64_t count);
   /// Waits for a peer's words, or for its end to be seen, for at most a moment. True if one came,
   /// or this rank has told of a failure.

@@ -127,7 +127,7 @@ void Delegate::look_at_wait(WaitWarning& warning, const Subject& subject) const 
     const std::string late = late_ranks(subject);
     std::string whom = concat(" for ", kind_.name, ", which does not say for which rank");
     if (links_ != nullptr && subject.peer >= 0) whom = " for " + links_->describe(subject.peer);
-    if (!late.empty()) whom = concat("; ", late, ", this one ", subject.sequence + 1);
+    if (!late.empty()) whom = "; " + late;
     return front(subject) + concat(waited(so_far), whom, at_site(subject.site),
                                    ". See what the other ranks are doing");
   });
@@ -192,9 +192,7 @@ std::exception_ptr Delegate::give_up_because(const Subject& subject, ErrorCode c
   const std::string late = code == ErrorCode::kTimeout ? late_ranks(subject) : "";
   return give_up(
       subject, code,
-      concat(what, at_site(subject.site),
-             late.empty() ? "" : concat("; ", late, ", this rank ", subject.sequence + 1),
-             advice(code)));
+      concat(what, at_site(subject.site), late.empty() ? "" : "; " + late, advice(code)));
 }
 
 std::exception_ptr Delegate::lost_inside(const Subject& subject, ErrorCode code,
