@@ -117,15 +117,20 @@ def _countable(timeout: timedelta) -> timedelta:
     return timeout if timedelta(0) < timeout < century else century
 
 
+def own_place(masters: Iterable[str]) -> Place:
+    """Return this rank's place; ``masters`` are hosts that all ranks reach."""
+    chosen = os.environ.get("GLOO_SOCKET_IFNAME", "")
+    addresses = addresses_of(chosen.partition(",")[0]) if chosen else []
+    if not addresses:
+        addresses = addresses_towards(masters)
+    return Place(_network(), socket.gethostname(), addresses, chosen)
+
+
 def _exchange(
     base: dist.Store, store: dist.Store, rank: int, size: int, timeout: timedelta
 ) -> list[Place]:
-    chosen = os.environ.get("GLOO_SOCKET_IFNAME", "")
     masters = [getattr(base, "host", None), os.environ.get("MASTER_ADDR")]
-    addresses = addresses_of(chosen.partition(",")[0]) if chosen else []
-    if not addresses:
-        addresses = addresses_towards(master for master in masters if master)
-    own = Place(_network(), socket.gethostname(), addresses, chosen)
+    own = own_place(master for master in masters if master)
     if size == 1:
         return [own]
     store.set(f"place/{rank}", json.dumps(asdict(own)))

@@ -8,13 +8,16 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastcomm._commands.common import run
 from fastcomm._commands.words import name_of
 from fastcomm._measure.units import format_size
-from fastcomm.bench.options import build_parser, check, check_places
+from fastcomm.bench.options import build_parser, check, check_hosts, check_places
 from fastcomm.bench.records import STDOUT, Records, RecordWriter, read_records, write_csv
+
+if TYPE_CHECKING:
+    from fastcomm.bench.sweep import SweepOptions
 
 _NEEDED = ("tabulate", "tqdm", "matplotlib")
 
@@ -49,15 +52,25 @@ def main(
 def _bench(
     parser: argparse.ArgumentParser, options: argparse.Namespace, argv: Sequence[str]
 ) -> int:
+    check_hosts(parser, options)
     from_file = options.table or options.plot
     if not from_file:
         check(parser, options)
-    check_places(parser, options)
+    if from_file or not _is_other_rank():
+        check_places(parser, options)  # which rank 0 makes
     if (from_file or not options.quiet) and options.style not in _styles():
         parser.error(f"--style {options.style}: known are {', '.join(_styles())}")
     if from_file:
         return _show(options)
     return _run(options, [parser.prog, *argv])
+
+
+def _is_other_rank() -> bool:
+    """Tell whether this process is a rank of a job, and not the first, which alone reports."""
+    from fastcomm._measure.launch import running_job
+
+    job = running_job()
+    return job is not None and job[0] != 0
 
 
 def _styles() -> list[str]:
@@ -68,7 +81,8 @@ def _styles() -> list[str]:
 
 def _run(options: argparse.Namespace, command: list[str]) -> int:
     from fastcomm._measure.environment import describe, summary_line
-    from fastcomm._measure.launch import RankError, StartError, running_job
+    from fastcomm._measure.launch import RankError, StartError
+    from fastcomm.bench.hosts import OneHostError, run_hosts
     from fastcomm.bench.plot import write_plot
     from fastcomm.bench.sweep import SweepOptions, run_sweep
 
@@ -86,9 +100,12 @@ def _run(options: argparse.Namespace, command: list[str]) -> int:
         check=options.check,
         prepare=options.prepare,
     )
-    job = running_job()
-    if job and job[0] != 0:  # other ranks report nothing
-        run_sweep(sweep, lambda row: None)
+    measure = run_hosts if options.hosts else run_sweep
+    if _is_other_rank():
+        try:
+            measure(sweep, lambda row: None)
+        except OneHostError:
+            return 2
         return 0
     rows: list[dict[str, object]] = []
     stem = f"bench-{datetime.now(timezone.utc):%Y%m%d-%H%M%S}"
@@ -104,10 +121,15 @@ def _run(options: argparse.Namespace, command: list[str]) -> int:
                     f"{sweep.device}"
                 )
             try:
-                _measure(sweep, rows, writer, options.quiet)
+                _measure(measure, sweep, rows, writer, options.quiet)
             finally:  # also after an error, as with the records
                 if options.csv:
                     write_csv(options.csv, rows)
+    except OneHostError as error:
+        if path and path != STDOUT:  # which has no rows
+            path.unlink()
+        print(f"fastcomm bench: {error}", file=sys.stderr)
+        return 2
     except OSError as error:
         print(f"bench cannot write: {error}", file=sys.stderr)
         return 2
@@ -133,12 +155,13 @@ def _run(options: argparse.Namespace, command: list[str]) -> int:
 
 
 def _measure(
-    sweep: object, rows: list[dict[str, object]], writer: RecordWriter | None, quiet: bool
+    measure: Callable[[Any, Callable[[dict[str, object]], None]], None],
+    sweep: SweepOptions,
+    rows: list[dict[str, object]],
+    writer: RecordWriter | None,
+    quiet: bool,
 ) -> None:
-    """Run the sweep under a progress bar; append each row to ``rows`` and to the file at once."""
-    from fastcomm.bench.sweep import SweepOptions, run_sweep
-
-    assert isinstance(sweep, SweepOptions)
+    """Run ``measure`` under a progress bar; append each row to ``rows`` and the file at once."""
 
     def keep(row: dict[str, object]) -> None:
         rows.append(row)
@@ -146,25 +169,28 @@ def _measure(
             writer.write(row)
 
     if quiet:
-        return run_sweep(sweep, keep)
+        return measure(sweep, keep)
     from tqdm import tqdm
 
     total = len(list(sweep.points())) * len(sweep.backends) * len(sweep.dtypes)
-    bar = tqdm(total=total, unit="row", ncols=90, disable=None)
+    bar = tqdm(total=total or None, unit="row", ncols=90, disable=None)
 
     def on_row(row: dict[str, object]) -> None:
         keep(row)
-        size = row["bytes"]
-        bar.set_description(f"{row['op']} {format_size(size) if isinstance(size, int) else ''}")
+        size = row.get("bytes")
+        shown = format_size(size) if isinstance(size, int) else ""
+        bar.set_description(f"{row.get('op', 'links')} {shown}")
         bar.update()
 
     with bar:
-        run_sweep(sweep, on_row)
+        measure(sweep, on_row)
 
 
 def _table(options: argparse.Namespace, rows: Sequence[dict[str, Any]]) -> str:
-    from fastcomm.bench.table import format_summary, format_table
+    from fastcomm.bench.table import format_hosts, format_summary, format_table, is_of_hosts
 
+    if is_of_hosts(rows):
+        return format_hosts(rows, options.style)
     return (format_summary if options.summary else format_table)(rows, options.style)
 
 
@@ -176,9 +202,8 @@ def _show(options: argparse.Namespace) -> int:
     try:
         if options.table:
             rows = read_records(options.table).rows
-            known = dict.fromkeys(
-                name for row in rows for name in (row["op"].partition("(")[0], row["op"])
-            )
+            named = [row["op"] for row in rows if "op" in row]
+            known = dict.fromkeys(name for op in named for name in (op.partition("(")[0], op))
             options.ops = tuple(
                 name_of(op, known, "operation in the file")
                 for op in options.ops or ()
@@ -204,6 +229,8 @@ def _show(options: argparse.Namespace) -> int:
 
 def _is_wanted(row: dict[str, Any], options: argparse.Namespace) -> bool:
     """Tell whether a row is of the operations and sizes that were asked for."""
+    if "op" not in row:  # a link's, or a host's
+        return True
     name = row["op"].partition("(")[0]  # without the reduction
     of_op = not options.ops or name in options.ops or row["op"] in options.ops
     return of_op and (not options.sizes or row["bytes"] in options.sizes)

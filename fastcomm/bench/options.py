@@ -13,6 +13,16 @@ from fastcomm.bench.records import STDOUT
 
 DEFAULT_OPS = "all_reduce,all_reduce_shared,broadcast,all_gather,barrier"
 DEFAULT_SIZES = "8:64M:8"
+HOSTS_SIZES = "8,64K,1M,25M"
+# What --hosts decides itself, or does not show.
+_NOT_OF_HOSTS = (
+    "ops", "reduction", "ranks", "dtype", "device", "backends",
+    "out", "csv", "summary", "plot", "table",
+)  # fmt: skip
+_HOSTS_START = (
+    "on each host: torchrun --nnodes 2 --nproc-per-node 2 --rdzv-backend c10d "
+    "--rdzv-endpoint HOST0:29500 -m fastcomm bench --hosts"
+)
 
 
 def build_parser(name: str = "fastcomm bench") -> argparse.ArgumentParser:
@@ -63,6 +73,12 @@ def build_parser(name: str = "fastcomm bench") -> argparse.ArgumentParser:
         type=_names,
         help="A,B,... (fastcomm,gloo; on GPUs fastcomm,symm_mem_two_shot,nccl); also fake: "
         "torch's that does nothing",
+    )
+    parser.add_argument(
+        "--hosts",
+        action="store_true",
+        help="measure the links between the hosts that the job runs on, and what each level of an "
+        f"all_reduce takes, at some sizes ({HOSTS_SIZES}); under torchrun, on several hosts",
     )
     parser.add_argument(
         "--budget", type=seconds, default=75.0, metavar="SECONDS", help="for measuring, in all (75)"
@@ -123,9 +139,15 @@ def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     from fastcomm._measure.line_up import registered, starter
     from fastcomm._measure.timing import UNTIMED_PER_BATCH
 
-    options.ops = options.ops or _names(DEFAULT_OPS)
     if options.warm_up is None:
         options.warm_up = UNTIMED_PER_BATCH
+    if options.hosts:
+        if (job := running_job()) is None:
+            parser.error(f"--hosts needs a job that runs on several hosts: start it {_HOSTS_START}")
+        options.ops, options.backends, options.ranks = ("all_reduce",), (), job[1]
+        options.sizes = options.sizes or words.sizes(HOSTS_SIZES)
+        return
+    options.ops = options.ops or _names(DEFAULT_OPS)
     options.sizes = options.sizes or words.sizes(DEFAULT_SIZES)
     if options.ops == ("all",):
         options.ops = tuple(CASES)
@@ -158,6 +180,13 @@ def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     options.backends = options.backends or _default_backends(options.device)
     if job and starter(options.backends):
         parser.error(f"--backends {','.join(options.backends)}: one starts ranks of its own")
+
+
+def check_hosts(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Refuse options that make no sense with --hosts, before any of them counts."""
+    given = [name for name in _NOT_OF_HOSTS if getattr(options, name) != parser.get_default(name)]
+    if options.hosts and given:
+        parser.error(f"--hosts has no --{given[0]}")
 
 
 def check_places(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fastcomm._measure.units import format_size
@@ -140,9 +140,80 @@ def format_summary(rows: Sequence[Row], style: str = "simple") -> str:
     return "\n".join([text, *notes])
 
 
+def is_of_hosts(rows: Sequence[Row]) -> bool:
+    """Tell whether rows are those of `fastcomm.bench.hosts`."""
+    return any("link" in row or "host" in row for row in rows)
+
+
+def format_hosts(rows: Sequence[Row], style: str = "simple") -> str:
+    """Three tables, of what is inside each host, of the links, and of the levels of operations."""
+    from tabulate import tabulate
+
+    def table(body: list[list[str]], headers: list[str], left: int) -> str:
+        align = ["left" if column < left else "right" for column in range(len(headers))]
+        return str(tabulate(body, headers, tablefmt=style, colalign=align, disable_numparse=True))
+
+    def shown(row: Row, key: str, form: Callable[[float], str]) -> str:
+        return form(row[key]) if key in row else ""
+
+    inside = [
+        [str(row["host"]), _ranks(row["ranks"]), shown(row, "round_trip_us", _microseconds),
+         shown(row, "all_reduce_gbs", _significant)]
+        for row in rows if "host" in row
+    ]  # fmt: skip
+    links = [
+        [*("{} and {}".format(*row[key]) for key in ("link", "ranks")),
+         *(form(row[key]) for key, form in _LINK_COLUMNS.values())]
+        for row in rows if "link" in row
+    ]  # fmt: skip
+    levels = []
+    of_levels = measured(rows)
+    for whole in (row for row in of_levels if row["backend"] == "fastcomm"):
+        beside = {row["backend"]: row for row in of_levels if point_of(row) == point_of(whole)}
+        other = beside.get("gloo", {}).get("median_us")
+        levels.append(
+            [whole["op"], format_size(whole["bytes"]), _microseconds(whole["median_us"]),
+             shown(beside.get("inside", {}), "median_us", _microseconds),
+             *(shown(whole, key, _microseconds) for key in ("wire_us", "rest_us")),
+             whole.get("bound_by", ""), _microseconds(other) if other else "",
+             f"{other / whole['median_us']:.1f}" if other else ""]
+        )  # fmt: skip
+    on_levels = ["operation", "size", "fastcomm [µs]", "inside [µs]", "wire [µs]", "rest [µs]"]
+    on_levels += ["bound by", "gloo [µs]", "gloo / fastcomm"]
+    tables = [
+        table(inside, ["host", "ranks", "round trip [µs]", "all_reduce [GB/s]"], 2),
+        table(links, ["hosts", "by ranks", *_LINK_COLUMNS], 2),
+        table(levels, on_levels, 1),
+    ]
+    notes = left_out(rows)
+    notes += dict.fromkeys(
+        f"not composed of hosts: {row['not_composed']}" for row in rows if "not_composed" in row
+    )
+    return "\n".join(["\n\n".join(tables), *notes])
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    """Return ranks in words, as spans: ``0-3, 8``."""
+    spans: list[list[int]] = []
+    for rank in ranks:
+        if spans and rank == spans[-1][-1] + 1:
+            spans[-1].append(rank)
+        else:
+            spans.append([rank])
+    return ", ".join(f"{one[0]}-{one[-1]}" if len(one) > 1 else str(one[0]) for one in spans)
+
+
 def _microseconds(value: float) -> str:
     return f"{value:.2f}" if value < 100 else f"{value:,.0f}"
 
 
 def _significant(value: float) -> str:
     return f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
+
+
+_LINK_COLUMNS = {
+    "one way [µs]": ("latency_us", _microseconds),
+    "there [Gbit/s]": ("there_gbits", _significant),
+    "back [Gbit/s]": ("back_gbits", _significant),
+    "both at once, each [Gbit/s]": ("both_gbits", _significant),
+}

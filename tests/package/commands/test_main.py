@@ -84,6 +84,7 @@ MISTAKES = [
     ("bench --ranks two", "a whole number above 0"),
     ("bench --budget soon", "a number of seconds above 0, not 'soon'"),
     ("bench --warm-up few", "a whole number, 0 or more"),
+    ("bench --hosts", "--hosts needs a job that runs on several hosts: start it on each host: "),
     ("bench --out a --json b", "not allowed with argument --out"),
     ("bench --csv /proc/none/at/all", "bench cannot write: "),
     ("bench --json /proc/none/at/all", "bench cannot write: "),
