@@ -61,6 +61,7 @@ struct PeerLinks::Frame {
     code = static_cast<int32_t>(notice.code);
     blamed = notice.blamed;
     teller = notice.teller;
+    count = notice.before;
   }
   explicit Frame(const char* bytes) {
     std::memcpy(static_cast<void*>(this), bytes, sizeof(*this));
@@ -339,7 +340,9 @@ void PeerLinks::take(Link& link, const Frame& frame) {
       link.issued = frame.count;
       break;
     case Kind::kNotice:
-      if (!told_) told_ = {code_in(frame.code), frame.blamed, frame.teller, frame.text};
+      if (!told_) {
+        told_ = {code_in(frame.code), frame.blamed, frame.teller, frame.text, frame.count};
+      }
       break;
     case Kind::kQuestion: {
       Frame answer(Kind::kAnswer, "");

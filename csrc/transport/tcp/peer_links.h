@@ -28,6 +28,8 @@ struct Notice {
   int blamed;        // -1: nobody
   int teller;        // the rank whose words these are
   std::string text;  // at most kMostText bytes are sent
+  /// What the teller had to do for operations before this number is done: they end well.
+  uint64_t before = 0;
 
   static constexpr size_t kMostText = 1000;
 };

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <optional>
 #include <stdexcept>
+#include <thread>
 
 #include "c10d/life/exception.h"
 #include "core/call_site.h"
@@ -204,11 +205,12 @@ std::exception_ptr Delegate::lost_inside(const Subject& subject, ErrorCode code,
   return give_up(Error(code, front(subject) + text), {code, subject.peer, rank_, text});
 }
 
-void Delegate::leave_behind(uint64_t calls) {
+void Delegate::leave_behind(uint64_t calls, uint64_t first) {
   if (links_ == nullptr || noted() != nullptr) return;
   links_->tell({ErrorCode::kPeerLeft, rank_, rank_,
                 concat("it destroyed its process group with ", calls,
-                       calls == 1 ? " call" : " calls", " under way")});
+                       calls == 1 ? " call" : " calls", " under way"),
+                first});
 }
 
 bool Delegate::is_behind(uint64_t sequence) const {
@@ -282,6 +284,11 @@ std::exception_ptr Delegate::give_up(const Error& error, const Notice& notice) {
 }
 
 void Delegate::hear(const Notice& notice) {
+  constexpr Milliseconds kToFinish{500};
+  const Deadline end = Clock::now() + kToFinish;
+  while (is_behind(notice.before) && Clock::now() < end) {
+    std::this_thread::sleep_for(Milliseconds(1));
+  }
   const ErrorCode code = as_told(notice.code);
   int blamed = notice.blamed;
   if (code == ErrorCode::kPoisoned && blamed < 0) blamed = notice.teller;

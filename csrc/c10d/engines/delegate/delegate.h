@@ -95,8 +95,9 @@ class Delegate {
   /// as another rank told: `text` says why, and `subject` whose fault it was. The group has failed
   /// from here on.
   std::exception_ptr lost_inside(const Subject& subject, ErrorCode code, const std::string& text);
-  /// This rank leaves, and does not finish that many of its calls: tells the others.
-  void leave_behind(uint64_t calls);
+  /// This rank leaves, and does not finish that many of its calls, from number `first` on: tells
+  /// the others.
+  void leave_behind(uint64_t calls, uint64_t first);
   /// True if a collective before number `sequence` is under way.
   bool is_behind(uint64_t sequence) const;
   /// Gives the group up here, and ends the operations under way. Returns the first failure: this,

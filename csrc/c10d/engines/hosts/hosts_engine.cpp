@@ -204,6 +204,7 @@ bool HostsEngine::run_all() {
       if (queue_.empty()) return false;
       issued = std::move(queue_.front());
       queue_.pop_front();
+      running_ = issued.get();
     }
     run(issued);
   }
@@ -231,6 +232,7 @@ void HostsEngine::run(const std::shared_ptr<Issued>& held) {
     // First: who has waited for the call may destroy the group, and leaves nothing behind.
     const std::lock_guard<std::mutex> lock(mutex_);
     ++ended_;
+    running_ = nullptr;
   }
   settle_future(*issued.future, as_torch_error(error), issued.value);
 }
@@ -284,17 +286,20 @@ std::exception_ptr HostsEngine::failed(const Issued& issued, const std::exceptio
 }
 
 void HostsEngine::leave(const std::string& how) {
-  uint64_t under_way = 0;
+  uint64_t under_way = 0, first = 0;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (is_leaving()) return;
     how_ = how;
     under_way = issued_ - ended_;
+    if (under_way != 0) {
+      first = (running_ != nullptr ? running_ : queue_.front().get())->subject.sequence;
+    }
     // Release: whoever sees it, and not the lock, sees how_.
     leaving_.store(true, std::memory_order_release);
   }
   // Ranks of other hosts need what this rank does not do any more.
-  if (under_way != 0) delegate_->leave_behind(under_way);
+  if (under_way != 0) delegate_->leave_behind(under_way, first);
   inside_->leave(how);
 }
 

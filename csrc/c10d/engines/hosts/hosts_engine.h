@@ -74,6 +74,7 @@ class HostsEngine final : public Engine {
   std::unique_ptr<HostExchange> between_;  // ends before that
   std::mutex mutex_;                       // guards the members up to how_
   std::deque<std::shared_ptr<Issued>> queue_;
+  const Issued* running_ = nullptr;
   uint64_t issued_ = 0, ended_ = 0;
   std::string how_;  // this rank leaves; does not change once it does
   std::atomic<bool> leaving_{false};
