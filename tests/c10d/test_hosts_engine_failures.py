@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -22,6 +23,8 @@ pytestmark = pytest.mark.serial  # network namespaces
 # What each rank calls: sizes, in elements of fp32.
 UNLIKE = {
     "short": [10, 10, 11, 11],
+    "early": [10_000, 10_000, 9_000, 9_000],  # as powers of two, equal
+    "early of unequal lengths": [10_000, 10_000, 2_000, 2_000],
     "short and long": [10, 10, 100_000, 100_000],
     "long": [100_000, 100_000, 100_001, 100_001],
     "within a host": [100_000, 100_000, 100_000, 10],
@@ -188,3 +191,27 @@ def _ends_at_once(world: World, hosts: list[Host], port: int) -> None:
 
 def test_a_call_that_has_returned_is_not_left_behind(hosts: list[Host]) -> None:
     run_ranks(4, _ends_at_once, hosts, 29950)
+
+
+def _has_done_its_part(world: World, hosts: list[Host], port: int) -> float | None:
+    """Rank 2 leaves calls behind while what it has sent for an earlier one is on its way."""
+    join_hosts(world, hosts, port, "0011")
+    dist.all_reduce(torch.ones(3))
+    sent = torch.full((15_000,), float(world.rank))
+    dist.barrier()
+    dist.broadcast(sent, 2)
+    if world.rank >= 2:
+        dist.all_reduce(torch.ones(3), async_op=True)
+        dist.destroy_process_group()
+    return float(sent.sum())
+
+
+def test_what_a_rank_has_done_before_it_left_is_enough(hosts: list[Host]) -> None:
+    """The broadcast takes 0.3 s on the wire, which the root does not wait for."""
+    rate = ["tbf", "rate", "1600kbit", "burst", "4k", "limit", "4m"]
+    link = ["dev", hosts[1].interface, "root"]
+    subprocess.run(hosts[1].command("tc", "qdisc", "add", *link, *rate), check=True)
+    try:
+        assert run_ranks(4, _has_done_its_part, hosts, 29970) == [30_000.0] * 4
+    finally:
+        subprocess.run(hosts[1].command("tc", "qdisc", "delete", *link), check=True)

@@ -2,22 +2,25 @@
  *
  * Ranks 0 and 1 are host 0, ranks 2 and 3 host 1; the rank in a rank's place on the other host is
  * PEER(r). Each rank carries out OPS calls in order. A SHORT one has a step inside the host, an
- * exchange between the first ranks of the hosts, and another step inside; in a MEET, envelopes are
- * all that they exchange. A LONG one goes in CHUNKS chunks, of which RING are under way; every rank
- * exchanges each of them with its peer.
+ * exchange between the first ranks of the hosts, and another step inside; its data is early: it
+ * follows the envelope at once, as a kind of message of its own. In a MEET, envelopes are all that
+ * they exchange. A LONG one goes in CHUNKS chunks, of which RING are under way; every rank exchanges
+ * each of them with its peer.
  *
  * Modelled: a step inside a host is a meeting of its ranks, which compare the call and the step.
- * Between hosts, for envelopes and data each: messages of one kind arrive in the order in which
- * they are sent, each in the buffer whose receive was posted first. Data is read out of the
- * sender's buffer at any time until the send has ended, and written into the receiver's once its
- * receive is posted.
+ * Between hosts, for envelopes, data and early data each: messages of one kind arrive in the order
+ * in which they are sent, each in the buffer whose receive was posted first. Data is read out of
+ * the sender's buffer at any time until the send has ended, and written into the receiver's once
+ * its receive is posted.
  * Abstracted: failures, sizes, what is summed; envelopes are copied when they are sent.
  *
- * -DUNLIKE: the last call is a LONG one on host 0 and a SHORT one on host 1. Both must find that,
- * and no data may arrive for a call that it does not belong to.
+ * -DUNLIKE: the last call is a LONG one on host 0 and another one (OTHER) on host 1. Both must find
+ * that, and no data may arrive for a call that it does not belong to. Early data may, in memory
+ * that nobody reads then.
  *
  * Negative controls: -DONE_ENVELOPE (one buffer for received envelopes, and one receive posted),
- * -DNO_COMPARE (data is sent before the envelope is read), -DNO_SENT_WAIT (a chunk's place is used
+ * -DNO_COMPARE (chunks are sent before the envelope is read), -DONE_MAIL (early data is of the kind
+ * of chunks), -DNO_SENT_WAIT (a chunk's place is used
  * again before its message was sent), -DPOST_EARLY (a chunk's receive is posted before the one that
  * had its place is done), -DNO_ORDER (a rank makes two steps of a call in the other order),
  * -DLATE_LETTER (the next call's envelope is expected only once this one's was read). */
@@ -40,6 +43,10 @@
 #define SHORT 0
 #define LONG 1
 #define MEET 2
+#define LONGER 3 /* a LONG one, but another */
+#ifndef OTHER
+#define OTHER SHORT
+#endif
 #define PEER(r) (((r) + 2) % 4)
 #define PARTNER(r) ((r) ^ 1)
 #define leads ((me & 1) == 0)
@@ -67,12 +74,27 @@ chan parts_moving[4] = [4] of { byte };
 chan letters_posted[4] = [2] of { byte }; /* places of the receiver's buffers */
 chan parts_posted[4] = [4] of { byte };
 
+/* Early data: of each rank one buffer, and one for what it gets. */
+byte early[4], early_in[4];
+bool early_going[4];
+chan earlies[4] = [1] of { byte };
+chan earlies_moving[4] = [1] of { byte };
+chan earlies_posted[4] = [1] of { byte };
+
 inline take_part() {
   parts_moving[to]?value;
   parts_posted[to]?place;
   assert(part_in[to * RING + place] == 0); /* overwritten */
   assert((value - 1) / 8 == call_of[to]); /* another call's */
   part_in[to * RING + place] = value;
+  value = 0
+}
+
+inline take_early() {
+  earlies_moving[to]?value;
+  earlies_posted[to]?_;
+  assert(early_in[to] == 0); /* overwritten */
+  early_in[to] = value;
   value = 0
 }
 
@@ -102,6 +124,17 @@ end:
        value = 0
      }
   :: d_step { nempty(parts_moving[to]) && nempty(parts_posted[to]) -> take_part(); place = 0 }
+  :: d_step {
+       nempty(earlies[to]) && nfull(earlies_moving[to]) ->
+       earlies[to]?_;
+       earlies_moving[to]!early[PEER(to)];
+       early_going[PEER(to)] = false;
+       if
+       :: nempty(earlies_posted[to]) -> take_early()
+       :: empty(earlies_posted[to])
+       fi
+     }
+  :: d_step { nempty(earlies_moving[to]) && nempty(earlies_posted[to]) -> take_early() }
   od
 }
 
@@ -174,6 +207,40 @@ inline wait_part(c) {
   }
 }
 
+inline expect_early() {
+#ifdef ONE_MAIL
+  parts_posted[me]!0
+#else
+  earlies_posted[me]!0
+#endif
+}
+
+inline send_early() {
+#ifdef ONE_MAIL
+  send_part(0)
+#else
+  d_step {
+    early[me] = VALUE(op, kind, 0);
+    early_going[me] = true;
+    earlies[PEER(me)]!0
+  }
+#endif
+}
+
+inline wait_early() {
+#ifdef ONE_MAIL
+  wait_part(0);
+  !part_going[me * RING]
+#else
+  early_in[me] != 0;
+  d_step {
+    assert(early_in[me] == VALUE(op, kind, 0)); /* data */
+    early_in[me] = 0
+  }
+  !early_going[me]
+#endif
+}
+
 proctype Rank(byte me) {
   byte op, kind, count, turn, at;
   bool alike = true;
@@ -183,7 +250,7 @@ proctype Rank(byte me) {
      kind = (op == 0 -> KIND0 : (op == 1 -> KIND1 : KIND2));
 #ifdef UNLIKE
      if
-     :: op + 1 == OPS -> kind = (me < 2 -> LONG : SHORT)
+     :: op + 1 == OPS -> kind = (me < 2 -> LONG : OTHER)
      :: else
      fi;
 #endif
@@ -191,29 +258,20 @@ proctype Rank(byte me) {
      if
      :: kind == SHORT ->
         if
-        :: leads -> begin(); parts_posted[me]!0
+        :: leads -> begin(); expect_early()
         :: else
         fi;
         inside(VALUE(op, SHORT, 0));
         if
         :: leads ->
            send_letter();
-#ifdef NO_COMPARE
-           send_part(0);
-#endif
+           send_early();
            read_letter();
            if
            :: !alike -> break
            :: else
            fi;
-#ifndef NO_COMPARE
-           send_part(0);
-#endif
-           wait_part(0);
-#ifdef POST_EARLY
-           part_in[me * RING] = 0;
-#endif
-           !part_going[me * RING]
+           wait_early()
         :: else
         fi;
 #ifdef UNLIKE
@@ -230,7 +288,7 @@ proctype Rank(byte me) {
         :: else
         fi;
         inside(VALUE(op, MEET, 1))
-     :: kind == LONG ->
+     :: kind == LONG || kind == LONGER ->
         begin();
         at = 0;
         do

@@ -67,6 +67,7 @@ HOSTS_RUNS = {
     "hosts_long_first": f"-DCHUNKS=1 -DOPS=3 {kinds('LONG', 'SHORT', 'MEET')}",
     "hosts_long_last": f"-DCHUNKS=1 {kinds('SHORT', 'LONG')}",
     "hosts_unlike": "-DUNLIKE -DCHUNKS=1",
+    "hosts_unlike_long": "-DUNLIKE -DOTHER=LONGER -DCHUNKS=1",
     "hosts_unlike_later": f"-DUNLIKE -DCHUNKS=1 -DOPS=3 {kinds('SHORT', 'MEET')}",
 }
 SMALL = [run for run in RUNS if run.startswith("two")]
@@ -146,7 +147,8 @@ CONTROLS = {
     "no_strays": (RING, "-DNO_STRAYS -DIN_TURN", STUCK),
     "one_envelope": (HOSTS, f"-DONE_ENVELOPE {MEETS}", "letters_expected"),
     "late_envelope": (HOSTS, f"-DLATE_LETTER {MEETS}", "letters_expected"),
-    "no_compare": (HOSTS, "-DNO_COMPARE -DUNLIKE -DCHUNKS=1", "call_of"),
+    "no_compare": (HOSTS, "-DNO_COMPARE -DUNLIKE -DOTHER=LONGER -DCHUNKS=1", "call_of"),
+    "one_mail": (HOSTS, "-DONE_MAIL -DUNLIKE -DCHUNKS=1", "call_of"),
     "no_sent_wait": (HOSTS, f"-DNO_SENT_WAIT -DOPS=1 {kinds('LONG')}", "part_in"),
     "post_early": (HOSTS, f"-DPOST_EARLY -DOPS=1 {kinds('LONG')}", "part_in"),
     "no_order": (HOSTS, f"-DNO_ORDER -DOPS=1 {kinds('LONG')}", "step_of"),

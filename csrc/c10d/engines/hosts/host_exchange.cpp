@@ -51,6 +51,16 @@ void HostExchange::begin(const HostCall& call, HostPath path) {
   posted_ = true;
 }
 
+Mail HostExchange::early_mail(uint64_t bytes) {
+  int power = 0;
+  while ((uint64_t{1} << power) < bytes) ++power;
+  return static_cast<Mail>(static_cast<int>(Mail::kEarly) + power);
+}
+
+uint64_t HostExchange::early_length(uint64_t bytes) {
+  return uint64_t{1} << (static_cast<int>(early_mail(bytes)) - static_cast<int>(Mail::kEarly));
+}
+
 void HostExchange::post_envelope(int host, int parity) {
   awaited_[host][parity] = wire_.receive(layout_.counterpart(host), Mail::kEnvelope,
                                          received_[host][parity].data_ptr(), sizeof(Envelope));

@@ -81,16 +81,15 @@ void spread_short(HostCall& call, HostInside& inside, HostExchange& between) {
   const bool apart = bytes > HostExchange::kEnclosedBytes;
   char* const copy = between.scratch(kShortBytes);  // users' memory is written at the end
   if (leads) between.begin(call, HostPath::kShort);
+  if (leads && apart && !gives) between.expect_early(root_host, copy, bytes);
   if (gives) {
     if (inside.rank() == root_place) copy_bytes(copy, user.output, bytes);
     inside.broadcast(call, user.dtype, copy, user.count, root_place);
     if (leads) {
       between.send_envelopes(call, copy, apart ? 0 : bytes);
+      if (apart) between.each_other([&](int host) { between.send_early(host, copy, bytes); });
       between.read_envelopes(call);
       between.end_envelopes(call);
-      between.each_other([&](int host) {
-        if (apart) between.send(between.sent(), host, Mail::kResult, copy, bytes);
-      });
     }
     inside.barrier(call);
     if (inside.rank() != root_place) copy_bytes(user.output, copy, bytes);
@@ -98,7 +97,6 @@ void spread_short(HostCall& call, HostInside& inside, HostExchange& between) {
   }
   inside.barrier(call);  // whose envelope says that the host agrees
   if (leads) {
-    if (apart) between.expect(between.expected(), root_host, Mail::kResult, copy, bytes);
     between.send_envelopes(call);
     between.read_envelopes(call);
     if (!apart) copy_bytes(copy, between.enclosed(root_host), bytes);

@@ -21,20 +21,15 @@ void sum_short(HostCall& call, const PartialSum& sum, HostInside& inside, HostEx
   if (leads) {
     between.begin(call, HostPath::kShort);
     if (apart) {
-      between.each_other([&](int host) {
-        between.expect(between.expected(), host, Mail::kPartial, partial(host), bytes);
-      });
+      between.each_other([&](int host) { between.expect_early(host, partial(host), bytes); });
     }
   }
   inside.reduce(call, sum, sum.widened(call.call.input, count, spare), count, own, 0);
   if (leads) {
     between.send_envelopes(call, own, apart ? 0 : bytes);
+    if (apart) between.each_other([&](int host) { between.send_early(host, own, bytes); });
     between.read_envelopes(call);
-    if (apart) {
-      between.each_other(
-          [&](int host) { between.send(between.sent(), host, Mail::kPartial, own, bytes); });
-      HostExchange::wait(between.expected(), call);
-    }
+    HostExchange::wait(between.expected(), call);
     const auto received = [&](int host) { return apart ? partial(host) : between.enclosed(host); };
     sum.total(between.partials(own, received), count, spare, call.call.output);
     between.end_envelopes(call);
@@ -58,15 +53,14 @@ void sum_short_to_root(HostCall& call, const PartialSum& sum, HostInside& inside
   if (leads) {
     between.begin(call, HostPath::kShort);
     between.each_other([&](int host) {
-      if (!at_root || !apart) return;
-      between.expect(between.expected(), host, Mail::kPartial, partial(host), bytes);
+      if (at_root && apart) between.expect_early(host, partial(host), bytes);
     });
   }
   inside.reduce(call, sum, sum.widened(call.call.input, count, spare), count, own, 0);
   if (leads) {
     between.send_envelopes(call, own, apart ? 0 : bytes);
+    if (apart && !at_root) between.send_early(root_host, own, bytes);
     between.read_envelopes(call);
-    if (apart && !at_root) between.send(between.sent(), root_host, Mail::kPartial, own, bytes);
     HostExchange::wait(between.expected(), call);
     const auto received = [&](int host) { return apart ? partial(host) : between.enclosed(host); };
     if (at_root) sum.total(between.partials(own, received), count, spare, total);

@@ -20,6 +20,7 @@ enum class Mail : int {
   kEnvelope = 0,  // a call's header, and its data if there is little
   kPartial = 1,   // sums of one host's ranks
   kResult = 2,    // sums of all
+  kEarly = 3,     // early data of one byte; the numbers behind it are of 2, 4, 8 ...
 };
 
 /// Used by one thread.
