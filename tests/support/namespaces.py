@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from support import programs
 from support.patience import ENDS
 
 _CLONE_NEWNS, _CLONE_NEWPID, _CLONE_NEWNET = 0x00020000, 0x20000000, 0x40000000
@@ -155,10 +156,6 @@ def _named(number: int, letter: str) -> Host:
     return Host(name, name, f"10.207.13.{number + 1}", address6)
 
 
-def _add(host: Host) -> None:
-    _ip("netns", "add", host.namespace)
-
-
 def _start(host: Host) -> None:
     _ip("-n", host.namespace, "address", "add", f"{host.address}/24", "dev", host.interface)
     if host.address6:
@@ -168,9 +165,18 @@ def _start(host: Host) -> None:
     _ip("-n", host.namespace, "link", "set", "lo", "up")
 
 
-def _delete(*namespaces: str) -> None:
-    for namespace in namespaces:  # the interfaces go with them
-        subprocess.run(["ip", "netns", "delete", namespace], capture_output=True)
+@contextlib.contextmanager
+def _apart(letters: str, *others: str) -> Iterator[list[Host]]:
+    """Create hosts without cables, and other namespaces; they are gone afterwards."""
+    hosts = [_named(number, letter) for number, letter in enumerate(letters)]
+    names = [*others, *(host.namespace for host in hosts)]
+    try:
+        for name in names:
+            _ip("netns", "add", name)
+        yield hosts
+    finally:
+        for name in names:  # the interfaces go with them
+            subprocess.run(["ip", "netns", "delete", name], capture_output=True)
 
 
 @contextlib.contextmanager
@@ -179,38 +185,62 @@ def two_hosts() -> Iterator[list[Host]]:
 
     fastcomm cannot hand memory over between them, which have no abstract sockets in common.
     """
-    hosts = [_named(number, letter) for number, letter in enumerate("ab")]
-    try:
-        for host in hosts:
-            _add(host)
+    with _apart("ab") as hosts:
         first, second = hosts
         cable = ["type", "veth", "peer", "name", second.interface, "netns", second.namespace]
         _ip("-n", first.namespace, "link", "add", first.interface, *cable)
         for host in hosts:
             _start(host)
         yield hosts
-    finally:
-        _delete(*(host.namespace for host in hosts))
+
+
+_SWITCHED = "stuvwxyz"  # a host's letter
 
 
 @contextlib.contextmanager
 def switched_hosts(count: int) -> Iterator[list[Host]]:
     """Create hosts at one switch, at most eight; as `two_hosts`."""
-    hosts = [_named(number, letter) for number, letter in enumerate("stuvwxyz"[:count])]
     switch = f"fc{os.getpid()}r"
-    try:
-        _ip("netns", "add", switch)
+    with _apart(_SWITCHED[:count], switch) as hosts:
         _ip("-n", switch, "link", "add", "switch", "type", "bridge")
         _ip("-n", switch, "link", "set", "switch", "up")
         for host in hosts:
-            _add(host)
             cable = ["type", "veth", "peer", "name", host.interface, "netns", host.namespace]
             _ip("-n", switch, "link", "add", host.interface, *cable)
             _ip("-n", switch, "link", "set", host.interface, "master", "switch", "up")
             _start(host)
         yield hosts
-    finally:
-        _delete(switch, *(host.namespace for host in hosts))
+
+
+def why_no_delay() -> str | None:
+    """Say why cables cannot be long here; None if they can."""
+    if not os.path.exists("/dev/net/tun"):
+        return "no TAP devices here: there is no /dev/net/tun"
+    return why_no_hosts()
+
+
+@contextlib.contextmanager
+def delayed_hosts(count: int, delay_us: int) -> Iterator[list[Host]]:
+    """Create hosts as `switched_hosts`, between which a frame takes ``delay_us`` microseconds."""
+    switch = f"fc{os.getpid()}r"
+    program = str(programs.get("delayed_wire", programs.OPTIMIZED))
+    with _apart(_SWITCHED[:count], switch) as hosts:
+        interfaces = [host.interface for host in hosts]
+        wire = subprocess.Popen(
+            ["ip", "netns", "exec", switch, program, str(delay_us), *interfaces],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert wire.stdout and wire.stdout.readline() == "ready\n", "no TAP devices"
+            for host in hosts:
+                _ip("-n", switch, "link", "set", host.interface, "netns", host.namespace)
+                _start(host)
+            yield hosts
+        finally:
+            wire.kill()
+            wire.communicate()
 
 
 def cut(host: Host) -> None:

@@ -60,6 +60,7 @@ class Build:
 
 
 PLAIN = Build("plain", (), library=True)
+OPTIMIZED = Build("optimized", ("-O2",))  # of programs that time something
 WATCHED = Build("watched", (*TSAN, *SHIM_FLAGS, FEW))
 BOUNDS = Build("bounds", (*ASAN, CONTROLS))
 # In a library that Python loads, too: that of the simulated accelerator (tests/sim/build.py).
@@ -184,6 +185,7 @@ PROGRAMS = (
     ),
     *tests("transport/test_shm.py", "shm shm_ends handshake forming shared_buffer", _PLAIN),
     *tests("transport/test_peer_links.py", "peer_links", _WATCHED, "core", "transport"),
+    Program("delayed_wire", "bench/test_delayed_hosts.py", (OPTIMIZED,), ()),
     Program(
         *("handshake_fuzz", "fuzz/test_handshake_fuzz.py", _BOUNDS),
         *((*CPU_LAYERS, "tests/fuzz/replay.cpp"), _FUZZ),
