@@ -2,25 +2,30 @@
 
     python benchmarks/hosts.py --json results.jsonl     # every shape and rate below
     python benchmarks/hosts.py --shapes 2x4 --rates 0 --ops all_reduce --sizes 64KiB
+    python benchmarks/hosts.py --rates 0 --delays 500 --ops all_reduce --sizes 8,64KiB
     python benchmarks/hosts.py --show results.jsonl
 
 Hosts are network namespaces of this machine at one switch (root, and the command `ip` of iproute2;
 `tc` to limit their links), so all of them share its processors: without a limit, memory and
 processors bound every time. Both groups have the same ranks, which call them in turn. A time is the
 median of the slowest rank; processor time is that of all ranks, with two barriers of Gloo.
+With a delay, a program stands for the switch and its cables (tests/cpp/delayed_wire.cpp), on the
+same processors, and ranks begin calls at ticks of their common clock.
 A fused reduction is that of a list with fastcomm, and `all_reduce` of one tensor with Gloo.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import itertools
 import resource
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +35,13 @@ import torch.distributed as dist
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from support.namespaces import Host, switched_hosts, why_no_switch  # noqa: E402
+from support.namespaces import (  # noqa: E402
+    Host,
+    delayed_hosts,
+    switched_hosts,
+    why_no_delay,
+    why_no_switch,
+)
 from support.ranks import World, run_ranks  # noqa: E402
 from support.stores import join_over  # noqa: E402
 
@@ -60,6 +71,19 @@ class Row:
     fastcomm_cpu_ms: float
     gloo_cpu_ms: float
     bound_ms: float  # of fastcomm's way: what a host sends, over the rate; 0 without a limit
+    delay_us: int = field(default=0, kw_only=True)  # of each frame between hosts, one way
+
+
+@contextlib.contextmanager
+def hosts_like(number: int, rate: str, delay_us: int = 0) -> Iterator[list[Host]]:
+    """Create hosts whose links have a rate, ``"0"``: no limit, and a delay."""
+    made = delayed_hosts(number, delay_us) if delay_us else switched_hosts(number)
+    with made as hosts:
+        for host in hosts if rate != "0" else []:
+            limit = ["rate", rate, "burst", "128k", "limit", "4m"]
+            command = ["tc", "qdisc", "add", "dev", host.interface, "root", "tbf", *limit]
+            subprocess.run(host.command(*command), check=True)
+        yield hosts
 
 
 def calls(
@@ -118,26 +142,55 @@ def _processor_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def measure(
-    world: World, hosts: list[Host], each: int, rate: str, wanted: list[tuple[str, int]]
-) -> list[Row]:
-    """Measure on one rank, with the others; all get the rows."""
+def join(world: World, hosts: list[Host], each: int) -> tuple[dict[str, Any], dict[str, float]]:
+    """Move to a rank's host and form both groups; return them, and the seconds that each took."""
     hosts[world.rank // each].enter()
-    join_over(dist.TCPStore(hosts[0].address, PORT, world.size, world.rank == 0), world)
+    store = dist.TCPStore(hosts[0].address, PORT, world.size, world.rank == 0)
+    begun = time.perf_counter()
+    join_over(store, world)
+    formed = time.perf_counter()
     gloo = dist.new_group(backend="gloo")
+    seconds = {"fastcomm": formed - begun, "gloo": time.perf_counter() - formed}
+    return {"fastcomm": dist.group.WORLD, "gloo": gloo}, seconds
+
+
+def _begin_at_once(delay_us: int) -> None:
+    """Wait for a tick of the clock that all hosts have in common.
+
+    Ranks leave a barrier up to a delay apart, which is no part of the call that follows.
+    """
+    if delay_us:
+        tick = max(10 * delay_us / 1e6, 5e-3)
+        time.sleep(tick - time.monotonic() % tick)
+
+
+def measure(
+    world: World, hosts: list[Host], each: int, link: tuple[str, int], wanted: list[tuple[str, int]]
+) -> list[Row]:
+    """Measure on one rank, with the others; all get the rows. A link is a rate and a delay."""
+    sides, _ = join(world, hosts, each)
+    return measured(sides, len(hosts), each, link, wanted)
+
+
+def measured(
+    sides: dict[str, Any], hosts: int, each: int, link: tuple[str, int],
+    wanted: list[tuple[str, int]],
+) -> list[Row]:  # fmt: skip
+    """Measure calls of groups of `join`."""
+    rate, delay_us = link
+    gloo, ranks = sides["gloo"], hosts * each
     rows = []
     for op, size in wanted:
         repeats = 31 if size < 1 << 20 else 9
-        sides: dict[str, Any] = {"fastcomm": dist.group.WORLD, "gloo": gloo}
         times: dict[str, list[float]] = {name: [] for name in sides}
         cpu = dict.fromkeys(sides, 0.0)
         made = {
-            name: calls(op, size, world.size, group, name == "fastcomm")
-            for name, group in sides.items()
+            name: calls(op, size, ranks, group, name == "fastcomm") for name, group in sides.items()
         }
         for turn in range(repeats + 2):
             for name in sorted(sides, reverse=turn % 2 == 1):
                 dist.barrier(group=gloo)
+                _begin_at_once(delay_us)
                 used, begun = _processor_seconds(), time.perf_counter()
                 made[name]()
                 spent = time.perf_counter() - begun
@@ -150,25 +203,21 @@ def measure(
         used_by_all = torch.tensor(list(cpu.values()))
         dist.all_reduce(used_by_all, group=gloo)
         (ours, other), (our_cpu, other_cpu) = slowest.tolist(), used_by_all.tolist()
-        bound = bound_ms(op, size, len(hosts), world.size, rate)
+        bound = bound_ms(op, size, hosts, ranks, rate)
         figures = (round(value, 3) for value in (ours, other, our_cpu, other_cpu, bound))
-        rows.append(Row(f"{len(hosts)}x{each}", rate, op, size, *figures))
+        rows.append(Row(f"{hosts}x{each}", rate, op, size, *figures, delay_us=delay_us))
     return rows
 
 
 def run(options: argparse.Namespace) -> Iterator[Row]:
-    """Yield the rows of every shape and rate."""
+    """Yield the rows of every shape, rate and delay."""
     wanted = [(op, size) for op in options.ops for size in options.sizes if op != "barrier"]
     wanted += [("barrier", 0)] * ("barrier" in options.ops)
     for shape in options.shapes:
         number, each = map(int, shape.split("x"))
-        for rate in options.rates:
-            with switched_hosts(number) as hosts:
-                for host in hosts if rate != "0" else []:
-                    limit = ["rate", rate, "burst", "128k", "limit", "4m"]
-                    command = ["tc", "qdisc", "add", "dev", host.interface, "root", "tbf", *limit]
-                    subprocess.run(["ip", "netns", "exec", host.namespace, *command], check=True)
-                found = run_ranks(number * each, measure, hosts, each, rate, wanted)
+        for link in itertools.product(options.rates, options.delays):
+            with hosts_like(number, *link) as hosts:
+                found = run_ranks(number * each, measure, hosts, each, link, wanted)
             yield from found[0]
 
 
@@ -176,6 +225,7 @@ def is_wanted(row: dict[str, Any], options: argparse.Namespace) -> bool:
     """Tell whether a row is among those that the options ask for."""
     sized = row["op"] == "barrier" or row["bytes"] in options.sizes
     asked = {"shape": options.shapes, "rate": options.rates, "op": options.ops}
+    asked["delay_us"] = options.delays
     return sized and all(row[name] in values for name, values in asked.items())
 
 
@@ -188,6 +238,8 @@ def show(rows: list[dict[str, Any]], style: str) -> str:
         over = f"{ours / row['bound_ms']:.2f}" if row["bound_ms"] >= 1 else ""
         processors = row["fastcomm_cpu_ms"] / row["gloo_cpu_ms"]
         link = "no limit" if row["rate"] == "0" else row["rate"].replace("gbit", " Gbit/s")
+        if row["delay_us"]:
+            link += f", {row['delay_us'] / 1e3:g} ms one way"
         size = format_size(row["bytes"]) if row["bytes"] else ""
         times = [f"{ours:.2f}", f"{gloo:.2f}", f"{gloo / ours:.2f}", over, f"{processors:.2f}"]
         return [row["shape"].replace("x", " x "), link, row["op"], size, *times]
@@ -210,6 +262,9 @@ def main(arguments: list[str] | None = None) -> int:
 
     parser.add_argument("--shapes", type=listed(str), default=list(SHAPES), help="hosts x ranks")
     parser.add_argument("--rates", type=listed(str), default=["0", "1gbit"], help="0: no limit")
+    parser.add_argument(
+        "--delays", type=listed(int), default=[0], help="between hosts, microseconds one way"
+    )
     parser.add_argument("--ops", type=listed(str), default=list(OPS))
     parser.add_argument(
         "--sizes", type=listed(parse_size), default=[8, 64 << 10, 1 << 20, 25 << 20]
@@ -219,10 +274,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--style", default="simple", help="of the table: simple, github, ...")
     options = parser.parse_args(arguments)
     if options.show is not None:
-        rows = [row for row in read_records(options.show).rows if is_wanted(row, options)]
+        read = ({"delay_us": 0, **row} for row in read_records(options.show).rows)  # older ones
+        rows = [row for row in read if is_wanted(row, options)]
         print(show(rows, options.style))
         return 0
-    if (reason := why_no_switch()) is not None:
+    reason = why_no_switch() or (why_no_delay() if any(options.delays) else None)
+    if reason is not None:
         print(f"hosts.py: {reason}", file=sys.stderr)
         return 1
     rows = []

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.namespaces import Host, why_no_switch
+from support.namespaces import Host, why_no_delay, why_no_switch
 from support.patience import ENDS
 from support.ranks import World, run_ranks
 
@@ -147,11 +147,13 @@ def test_options_that_hosts_have_not(capsys: pytest.CaptureFixture[str]) -> None
     check_hosts(parser, parser.parse_args([*words.split(), "--style", "github"]))
 
 
-def test_rows_and_the_table_of_records(tmp_path: Path) -> None:
-    if (reason := why_no_switch()) is not None:
+@pytest.mark.parametrize("delay_us", [0, 500])
+def test_rows_and_the_table_of_records(tmp_path: Path, delay_us: int) -> None:
+    if (reason := why_no_delay() if delay_us else why_no_switch()) is not None:
         pytest.skip(reason)
     records = tmp_path / "hosts.jsonl"
     what = ["--shapes", "2x2", "--rates", "0", "--ops", "all_reduce,barrier", "--sizes", "8"]
+    what += ["--delays", str(delay_us)]
     command = [sys.executable, str(_SCRIPT)]
     ran = subprocess.run(
         [*command, *what, "--json", str(records)], text=True, capture_output=True, timeout=ENDS
@@ -159,9 +161,19 @@ def test_rows_and_the_table_of_records(tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stderr
     rows = [json.loads(line) for line in records.read_text().splitlines()[1:]]
     assert [(row["op"], row["bytes"]) for row in rows] == [("all_reduce", 8), ("barrier", 0)]
-    assert all(row["fastcomm_ms"] > 0 and row["gloo_ms"] > 0 for row in rows)
-    shown = subprocess.run(
-        [*command, "--show", str(records)], text=True, capture_output=True, timeout=ENDS
-    )
-    assert shown.returncode == 0, shown.stderr
-    assert shown.stdout == ran.stdout and "2 x 2" in shown.stdout
+    least = delay_us / 1e3
+    assert all(row["fastcomm_ms"] > least and row["gloo_ms"] > least for row in rows)
+    for more in (["--delays", str(delay_us)], ["--delays", "7"]):
+        shown = subprocess.run(
+            [*command, "--show", str(records), *more], text=True, capture_output=True, timeout=ENDS
+        )
+        assert shown.returncode == 0, shown.stderr
+        assert (shown.stdout == ran.stdout) == ("2 x 2" in shown.stdout) == (more[1] != "7")
+    assert ("0.5 ms one way" in ran.stdout) == (delay_us == 500)
+
+
+def test_records_of_before_delays_are_shown() -> None:
+    record = _SCRIPT.parent / "results/hosts.jsonl"
+    command = [sys.executable, str(_SCRIPT), "--show", str(record), "--ops", "barrier"]
+    shown = subprocess.run(command, text=True, capture_output=True, timeout=ENDS)
+    assert shown.returncode == 0 and "2 x 2" in shown.stdout, shown.stderr
