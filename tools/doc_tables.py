@@ -27,6 +27,7 @@ sys.path.append(str(ROOT / "benchmarks"))
 DOCUMENTS = (
     *("README.md", "docs/performance.md", "docs/gradients.md", "docs/gpus.md"),
     "docs/settings.md",
+    "docs/scaling.md",
     "docs/wheels.md",
 )
 _TABLE = re.compile(r"<!-- table: (.*?) -->\n+(?:(?:\|.*\n|\n(?=\|))*)\n*")

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import hosts as by_hosts
 import pytest
 from support.namespaces import Host, why_no_delay, why_no_switch
 from support.patience import ENDS
@@ -148,7 +149,9 @@ def test_options_that_hosts_have_not(capsys: pytest.CaptureFixture[str]) -> None
 
 
 @pytest.mark.parametrize("delay_us", [0, 500])
-def test_rows_and_the_table_of_records(tmp_path: Path, delay_us: int) -> None:
+def test_rows_and_the_table_of_records(
+    tmp_path: Path, delay_us: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     if (reason := why_no_delay() if delay_us else why_no_switch()) is not None:
         pytest.skip(reason)
     records = tmp_path / "hosts.jsonl"
@@ -164,16 +167,13 @@ def test_rows_and_the_table_of_records(tmp_path: Path, delay_us: int) -> None:
     least = delay_us / 1e3
     assert all(row["fastcomm_ms"] > least and row["gloo_ms"] > least for row in rows)
     for more in (["--delays", str(delay_us)], ["--delays", "7"]):
-        shown = subprocess.run(
-            [*command, "--show", str(records), *more], text=True, capture_output=True, timeout=ENDS
-        )
-        assert shown.returncode == 0, shown.stderr
-        assert (shown.stdout == ran.stdout) == ("2 x 2" in shown.stdout) == (more[1] != "7")
+        assert by_hosts.main(["--show", str(records), *more]) == 0
+        shown = capsys.readouterr().out
+        assert (shown == ran.stdout) == ("2 x 2" in shown) == (more[1] != "7")
     assert ("0.5 ms one way" in ran.stdout) == (delay_us == 500)
 
 
-def test_records_of_before_delays_are_shown() -> None:
+def test_records_of_before_delays_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     record = _SCRIPT.parent / "results/hosts.jsonl"
-    command = [sys.executable, str(_SCRIPT), "--show", str(record), "--ops", "barrier"]
-    shown = subprocess.run(command, text=True, capture_output=True, timeout=ENDS)
-    assert shown.returncode == 0 and "2 x 2" in shown.stdout, shown.stderr
+    assert by_hosts.main(["--show", str(record), "--ops", "barrier"]) == 0
+    assert "2 x 2" in capsys.readouterr().out
