@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.measured import forked
 from support.sweeps import mpiexec, sweep
 
 from fastcomm.bench.records import RecordWriter
 
-__all__ = ["mpiexec", "sweep"]
+__all__ = ["forked", "mpiexec", "sweep"]
 
 Row = dict[str, Any]
 

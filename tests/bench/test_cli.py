@@ -57,6 +57,7 @@ def test_quiet_with_json_shows_nothing_and_needs_no_more_packages(
     assert environment["type"] == "environment" and row["iterations"] == 25  # of five rounds
 
 
+@pytest.mark.fresh
 def test_rows_may_be_csv(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--backends", "gloo", "--ops", "all_reduce,barrier", "--sizes", "8"]
     path = tmp_path / "rows.jsonl"

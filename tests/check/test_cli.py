@@ -38,6 +38,7 @@ def test_a_machine_without_devices(
     assert _verdicts.read() == {"FASTCOMM_IPC": "descriptor"}
 
 
+@pytest.mark.fresh
 def test_one_path_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

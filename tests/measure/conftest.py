@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from support.measured import forked
 from support.sweeps import mpiexec, sweep
 
-__all__ = ["mpiexec", "sweep"]
+__all__ = ["forked", "mpiexec", "sweep"]

@@ -4,12 +4,12 @@ from typing import Any
 import pytest
 import torch
 from support import bench_ranks
+from support.measured import launched
 from support.patience import ENDS
 
 from fastcomm import _native
 from fastcomm._measure.cases import CASES, pattern, pattern_sum
 from fastcomm._measure.cases.base import operands, reduced
-from fastcomm._measure.launch import launch
 
 # On these ranks the right values are there before the call.
 UNTOUCHED = {
@@ -78,7 +78,7 @@ def test_the_sum_of_the_pattern_is_exact(dtype: torch.dtype) -> None:
 def test_checks_pass_and_see_an_operation_that_does_nothing(
     backend: str, dtypes: list[str]
 ) -> None:
-    ranks = launch(bench_ranks.check_cases, 2, backend, dtypes, timeout_s=ENDS)
+    ranks = launched(bench_ranks.check_cases, 2, backend, dtypes, timeout_s=ENDS)
     for rank, found in enumerate(ranks):
         for (name, dtype), (good, broken) in found.items():
             assert good == 0, (name, dtype)

@@ -1,7 +1,7 @@
 from support import bench_ranks
+from support.measured import launched
 from support.patience import ENDS
 
-from fastcomm._measure.launch import launch
 from fastcomm._measure.timing import (
     MAX_ITERATIONS,
     MIN_ITERATIONS,
@@ -24,7 +24,7 @@ def test_every_call_is_timed() -> None:
 
 
 def test_ranks_agree_and_the_slowest_counts() -> None:
-    results = launch(bench_ranks.time_two, 2, timeout_s=ENDS)
+    results = launched(bench_ranks.time_two, 2, timeout_s=ENDS)
     for chosen, slowest, samples in results:
         assert chosen == [10]  # rank 0's
         assert slowest == [1, 5]

@@ -42,6 +42,7 @@ def test_what_is_measured_is_kept_and_shown(
     assert kept == measured
 
 
+@pytest.mark.fresh
 def test_nothing_is_kept_by_a_dry_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     words = ["--ranks", "2", "--devices", "--budget", "0.2", "--quiet", "--dry-run"]
