@@ -159,13 +159,13 @@ ENDING = {
 }
 SEARCHES: dict[str, tuple[str, str, dict[str, bool]]] = {
     **{run: (PROTOCOL, macros, {"large": run not in SMALL}) for run, macros in RUNS.items()},
-    **{run: (PROTOCOL, macros, {"cycles": True}) for run, macros in ENDING.items()},
+    **{run: (PROTOCOL, macros, {"cycles": True, "large": True}) for run, macros in ENDING.items()},
     **{
         run: (model, macros, {"large": model in (RING, HOSTS)})
         for run, (model, macros) in OTHER_RUNS.items()
     },
     **{
-        control: (model, macros, {"large": model == HOSTS})
+        control: (model, macros, {"reverse": model == HOSTS})
         for control, (model, macros, _) in CONTROLS.items()
     },
 }

@@ -67,7 +67,12 @@ def _number(pattern: str, text: str) -> int:
 
 
 def search(
-    model: str, macros: str, folder: Path, cycles: bool = False, large: bool = False
+    model: str,
+    macros: str,
+    folder: Path,
+    cycles: bool = False,
+    large: bool = False,
+    reverse: bool = False,
 ) -> Search:
     """Search all states of a model.
 
@@ -77,12 +82,15 @@ def search(
         folder: an empty one.
         cycles: look for endless runs, instead of failed assertions and stuck ranks.
         large: has so many states that the verifier should be optimized.
+        reverse: try transitions in the opposite order; all states are the same ones, but what is
+            wrong is often found among the first.
     """
     for source in MODELS.glob("*.pml"):
         shutil.copy(source, folder)
     _run(["spin", "-a", *macros.split(), model], folder)
     kind = "-DNP" if cycles else "-DSAFETY"
     pan = ["gcc", "-O1" if large else "-O0", "-w", kind, "-DCOLLAPSE", f"-DMEMLIM={MEMORY_MB}"]
+    pan += ["-DT_REVERSE"] * reverse
     _run([*pan, "-o", "pan", "pan.c"], folder)
     # By default the table of states is so large that clearing it takes longer than most searches.
     limits = ["-m100000", "-w22" if large else "-w20"]
