@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from support import scripts
 from support.interrupts import interruptible
 from support.patience import ENDS, has_ended, until
 
@@ -49,26 +50,37 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize(("as_module", "asked"), [(False, "gloo"), (True, "gloo"), (False, "nccl")])
-def test_a_script(tmp_path: Path, as_module: bool, asked: str) -> None:
+@pytest.mark.parametrize(
+    ("as_module", "asked", "typed"),
+    [(False, "gloo", True), (True, "gloo", False), (False, "nccl", False)],
+)
+def test_a_script(tmp_path: Path, as_module: bool, asked: str, typed: bool) -> None:
+    """Once as a user starts it; what else there is, in processes that have torch loaded."""
     if asked == "nccl" and torch.cuda.is_available():
         pytest.skip("with a GPU nccl stays nccl")
     script = tmp_path / "of_somebody.py"
     script.write_text(SCRIPT.replace('"gloo"', repr(asked)))
     name = ["-m", "of_somebody"] if as_module else [str(script)]
-    said, told = run(tmp_path, *name, str(tmp_path / "store"), "3", status=3)
+    words = [*name, str(tmp_path / "store"), "3"]
+    if typed:
+        said, told = run(tmp_path, *words, status=3)
+    else:
+        (ended,) = scripts.run(tmp_path, *words, taken_over=True)
+        said, told = ended.said, ended.told
+        assert ended.status == 3, ended
     assert said.split() == ["fastcomm", "[1.0,", "1.0]", "fastcomm.comm", str(script)]
     assert told.count("fastcomm run: ") == 1 and len(told.splitlines()) == 1
 
 
 BARRIERS = """
 import datetime
+import os
 import sys
 import time
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import monitored_barrier
 
-rank = int(sys.argv[2])
+rank = int(os.environ["RANK"])
 dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=rank, world_size=2)
 dist.monitored_barrier()
 dist.monitored_barrier(dist.new_group(backend="gloo"), datetime.timedelta(seconds=60), True)
@@ -86,14 +98,9 @@ else:
 
 def test_monitored_barriers_are_those_of_the_group(tmp_path: Path) -> None:
     (tmp_path / "of_somebody.py").write_text(BARRIERS)
-    words = [sys.executable, "-m", "fastcomm", "run", "of_somebody.py", str(tmp_path / "store")]
-    ranks = [
-        subprocess.Popen([*words, str(rank)], stdout=subprocess.PIPE, text=True, cwd=tmp_path)
-        for rank in range(2)
-    ]
-    said = [rank.communicate(timeout=ENDS)[0] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0]
-    assert said == ["True\n", ""]
+    words = ["of_somebody.py", str(tmp_path / "store")]
+    ranks = scripts.run(tmp_path, *words, ranks=2, taken_over=True)
+    assert [(rank.status, rank.said) for rank in ranks] == [(0, "True\n"), (0, "")], ranks
 
 
 GROUPS = """
@@ -119,13 +126,9 @@ dist.destroy_process_group()
 
 def test_every_group_that_asks_for_gloo_is_fastcomms(tmp_path: Path) -> None:
     (tmp_path / "groups.py").write_text(GROUPS)
-    places: dict[str, Any] = {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "0",
-        "RANK": "0",
-        "WORLD_SIZE": "1",
-    }
-    said = run(tmp_path, "groups.py", **places)[0].splitlines()
+    (ended,) = scripts.run(tmp_path, "groups.py", taken_over=True)
+    assert ended.status == 0, ended
+    said = ended.said.splitlines()
     asked_for_none, asked = said[:2], said[2:]
     if not torch.cuda.is_available():
         assert asked_for_none == ["mesh fastcomm fastcomm", "like the default group fastcomm"]
@@ -169,7 +172,8 @@ nn.DataParallel(Model(2, 2), device_ids=["cpu", "cpu"])(ones(6, 2))
 
 def test_an_old_data_parallel_script_gets_the_slots_that_it_asks_for(tmp_path: Path) -> None:
     (tmp_path / "old.py").write_text(OLD_SCRIPT)
-    assert run(tmp_path, "old.py")[0].split() == ["replica", "with", "3"] * 2
+    (ended,) = scripts.run(tmp_path, "old.py", taken_over=True)
+    assert ended.status == 0 and ended.said.split() == ["replica", "with", "3"] * 2, ended
 
 
 PARENT = """

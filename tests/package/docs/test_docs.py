@@ -10,12 +10,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from support import scripts
 from support.patience import ENDS
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 PAGES += sorted((ROOT / "docs" / "frameworks").glob("*.md"))
 LONGEST = 130  # lines of the front page
+# Of these the start is tested, too; what the others do is run in processes that have torch loaded.
+AS_USERS_DO = ("train", "trainer", "notebook")
 # An example that imports one of them needs it.
 OTHERS = ("accelerate", "cloudpickle", "deepspeed", "lightning", "torchmetrics", "transformers")
 
@@ -50,10 +53,31 @@ def test_an_example_runs_on_ranks(page: str, name: str, code: str, tmp_path: Pat
     skip_without(code)
     (tmp_path / f"{name}.py").write_text(code)
     ((program, words),) = re.findall(r"started by: (torchrun|fastcomm) (.*)", code.splitlines()[0])
+    ranks = int((re.findall(r"--nproc\S* (\d)", words) or ["2"])[0])
+    if name in AS_USERS_DO:
+        output = _started(program, words, tmp_path)
+    else:
+        of_script = words[words.index(f"{name}.py") :].split()
+        ended = scripts.run(tmp_path, *of_script, ranks=ranks, taken_over="fastcomm run" in words)
+        assert [each.status for each in ended] == [0] * ranks, ended
+        output = "".join(each.said for each in ended)
+    # What two ranks print at once may share a line, also with the Trainer's {'eval_loss': ...}.
+    said = dict(re.findall(r"rank (\d): (.+?)(?=rank \d: |\{|\n|$)", output))
+    assert sorted(said) == [str(rank) for rank in range(ranks)], output
+    if name == "mismatch":
+        assert all("all_reduce, sequence 0" in text and "1000" in text for text in said.values())
+    else:
+        assert len(set(said.values())) == 1, output
+    if "get_backend()" in code:
+        assert all(text.startswith("fastcomm, ") for text in said.values()), output
+
+
+def _started(program: str, words: str, folder: Path) -> str:
+    """Return what a command prints that users type."""
     module = {"torchrun": "torch.distributed.run"}.get(program, program)
     result = subprocess.run(
         [sys.executable, "-m", module, *words.split()],
-        cwd=tmp_path,
+        cwd=folder,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -61,16 +85,7 @@ def test_an_example_runs_on_ranks(page: str, name: str, code: str, tmp_path: Pat
         check=False,
     )
     assert result.returncode == 0, result.stderr
-    # What two ranks print at once may share a line, also with the Trainer's {'eval_loss': ...}.
-    said = dict(re.findall(r"rank (\d): (.+?)(?=rank \d: |\{|\n|$)", result.stdout))
-    ranks = int((re.findall(r"--nproc\S* (\d)", words) or ["2"])[0])
-    assert sorted(said) == [str(rank) for rank in range(ranks)], result.stdout
-    if name == "mismatch":
-        assert all("all_reduce, sequence 0" in text and "1000" in text for text in said.values())
-    else:
-        assert len(set(said.values())) == 1, result.stdout
-    if "get_backend()" in code:
-        assert all(text.startswith("fastcomm, ") for text in said.values()), result.stdout
+    return result.stdout
 
 
 @pytest.mark.parametrize(("page", "name", "code"), ALONE, ids=[name for _, name, _ in ALONE])
@@ -78,6 +93,10 @@ def test_an_example_runs_alone(page: str, name: str, code: str, tmp_path: Path) 
     if "backward()" in code and "fastcomm.launch(" not in code:
         code += "assert all(parameter.grad is not None for parameter in model.parameters())\n"
     (tmp_path / f"{name}.py").write_text(code)
+    if name not in AS_USERS_DO:
+        (ended,) = scripts.run(tmp_path, f"{name}.py")
+        assert ended.status == 0, ended
+        return
     command = [sys.executable, f"{name}.py"]
     result = subprocess.run(
         command, cwd=tmp_path, capture_output=True, text=True, timeout=ENDS, check=False
