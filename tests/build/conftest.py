@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import shutil
 import subprocess
@@ -11,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from support.patience import ENDS
+from support.ranks import World, run_ranks
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -22,6 +25,7 @@ WITHOUT_EDITABLE_FINDER = (
 )
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
+Told = Callable[[str, Path], str]
 
 
 @pytest.fixture(scope="session")
@@ -55,6 +59,29 @@ def run_python(tmp_path: Path) -> Run:
             text=True,
             timeout=ENDS,
         )
+
+    return run
+
+
+def _told(_: World, code: str, path: str) -> str:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "fastcomm"]:
+        del sys.modules[name]
+    sys.path.insert(0, path)
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        exec(f"{WITHOUT_EDITABLE_FINDER}\n{code}", {})
+    return said.getvalue()
+
+
+@pytest.fixture
+def told() -> Told:
+    """Run code where torch is loaded and fastcomm is not, as `run_python`; return what it prints.
+
+    Faster than a fresh interpreter, which spends its time with torch.
+    """
+
+    def run(code: str, path: Path) -> str:
+        said: str = run_ranks(1, _told, code, str(path))[0]
+        return said
 
     return run
 

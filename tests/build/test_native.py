@@ -36,14 +36,13 @@ def write_record(package: Path, **changes: str | None) -> None:
     ],
 )
 def test_mismatch_is_reported_before_the_library_is_opened(
-    run_python: Any, package_copy: Path, changes: Any, built: Any, found: Any
+    told: Any, package_copy: Path, changes: Any, built: Any, found: Any
 ) -> None:
     write_record(package_copy, **changes)
     # Not an ELF file: opening it would be reported in different words.
     (package_copy / "fastcomm" / "_C.so").write_text("no library")
-    done = run_python(LOAD, path=package_copy)
-    first, *rest = done.stdout.splitlines()
-    assert first == f"fastcomm was built for {built}, but this process has {found}.", done.stderr
+    first, *rest = told(LOAD, package_copy).splitlines()
+    assert first == f"fastcomm was built for {built}, but this process has {found}."
     assert "pip install --no-build-isolation" in "\n".join(rest)
 
 
@@ -60,7 +59,7 @@ def test_mismatch_is_reported_before_the_library_is_opened(
     ],
 )
 def test_what_is_missing_or_broken(
-    run_python: Any, package_copy: Path, record: Any, library: Any, message: Any
+    told: Any, package_copy: Path, record: Any, library: Any, message: Any
 ) -> None:
     if record in ("good", "without CUDA"):
         write_record(package_copy, **({"CUDA_VERSION": None} if record != "good" else {}))
@@ -68,9 +67,9 @@ def test_what_is_missing_or_broken(
         (package_copy / "fastcomm" / "_build_info.py").write_text(record)
     if library is not None:
         (package_copy / "fastcomm" / "_C.so").write_text(library)
-    done = run_python(LOAD, path=package_copy)
-    assert done.stdout.startswith(message), done.stdout + done.stderr
-    assert "pip install --no-build-isolation" in done.stdout
+    said = told(LOAD, package_copy)
+    assert said.startswith(message), said
+    assert "pip install --no-build-isolation" in said
 
 
 def test_sources_in_front_of_what_is_installed_are_told(
