@@ -35,7 +35,7 @@ def _again(world: World) -> tuple[bool, bool, list[float]]:
     larger = fastcomm.empty(5 << 20, device=device)  # floats: more than is available
     dist.all_reduce(larger.fill_(1.0))
     dist.all_reduce(second)
-    assert larger.unique().tolist() == [float(world.size)]
+    assert (larger == float(world.size)).all()
     return second.data_ptr() == place, fastcomm.is_shared(larger), second.unique().tolist()
 
 
@@ -210,14 +210,14 @@ def _outlives(world: World) -> list[int]:
     touched = []
     for turn in range(6):
         data = fastcomm.empty(8 << 20, device=device).fill_(float(turn))
-        dist.all_reduce(data)
+        dist.all_reduce(part := data[:1000])
         dist.destroy_process_group()
-        assert (data + 1).unique().tolist() == [turn * world.size + 1.0]
+        assert (part + 1).unique().tolist() == [turn * world.size + 1.0]
         assert fastcomm.is_shared(data)
         world.init("cpu:fastcomm,sim:fastcomm", f"again{turn}")
-        dist.all_reduce(data)  # staged: it is not this group's
-        assert data.unique().tolist() == [float(turn * world.size**2)]
-        del data
+        dist.all_reduce(data[1000:])  # staged: it is not this group's; all of the windows are used
+        assert (data == float(turn * world.size)).all()
+        del data, part
         gc.collect()
         dist.barrier()
         found = re.search(r"RssShmem:\s+(\d+)", Path("/proc/self/status").read_text())
