@@ -13,7 +13,13 @@ _ROOT = Path(__file__).resolve().parents[2]
 _BENCH = ["--", "--ops", "broadcast,barrier", "--sizes", "8", "--ranks", "2", "--budget", "1"]
 
 
-@pytest.mark.parametrize("bench", [[], _BENCH], ids=["short calls", "bench"])
+@pytest.mark.parametrize(
+    "bench",
+    [
+        pytest.param([], id="short calls"),
+        pytest.param(_BENCH, id="bench", marks=pytest.mark.release),
+    ],
+)
 def test_a_tree_against_itself(bench: list[str], tmp_path: Path) -> None:
     record = tmp_path / "turns.json"
     command = [sys.executable, str(_ROOT / "benchmarks/two_trees.py"), str(_ROOT), str(_ROOT)]
