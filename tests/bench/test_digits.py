@@ -1,5 +1,8 @@
-"""The training script and the demonstration in ``benchmarks/``, run as a user runs them."""
+"""The training script and the demonstration in ``benchmarks/``; ranks have torch loaded."""
 
+import contextlib
+import importlib
+import io
 import os
 import subprocess
 import sys
@@ -9,6 +12,7 @@ from typing import Any
 import demo
 import digits
 import pytest
+from support import measured
 from support.patience import ENDS
 
 from fastcomm._measure.launch import RankError
@@ -38,9 +42,12 @@ def run(script: str, *words: str) -> subprocess.CompletedProcess[str]:
 def demo_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return what a short demonstration leaves."""
     out = tmp_path_factory.mktemp("demo")
-    done = run("demo.py", "--sizes", "8,64", "--budget", "0.5", *STEPS, "--out", str(out))
-    assert done.returncode == 0, done.stderr
-    assert "yes  all losses are equal bit for bit (9 steps on 2 ranks)" in done.stdout
+    words = ["--sizes", "8,64", "--budget", "0.5", *STEPS, "--out", str(out)]
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as said:
+        for user in (digits, importlib.import_module("fastcomm.bench.sweep")):
+            patch.setattr(user, "launch", measured.launched)
+        assert demo.main(words) == 0
+    assert "yes  all losses are equal bit for bit (9 steps on 2 ranks)" in said.getvalue()
     (folder,) = out.iterdir()
     return folder
 
@@ -60,6 +67,10 @@ def test_the_demo_leaves_records_and_a_plot(demo_folder: Path) -> None:
         values = [[float.fromhex(loss) for loss in losses] for losses in record["losses"]]
         assert values[0] != values[1]  # the ranks see different images
         assert record["step_ms"] > 0 and 0 <= record["communication_share"] < 1
+
+
+def test_the_demo_is_a_script() -> None:
+    assert "--sizes" in run("demo.py", "--help").stdout
 
 
 @pytest.mark.release  # the demo compares two runs as well

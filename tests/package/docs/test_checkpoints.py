@@ -12,10 +12,10 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from support import scripts
 from support.on_ranks import on_ranks
 from support.one_process import Uneven, give_mean, loss_of
 from support.ranks import World, run_ranks
-from support.torchrun import torchrun
 from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 
@@ -187,8 +187,10 @@ def test_the_page_shows_what_the_example_does() -> None:
 
 
 def test_the_script(tmp_path: Path) -> None:
-    said = torchrun(SCRIPT, "sharded", tmp_path, ranks=2)
-    said += torchrun(SCRIPT, "plain", tmp_path, ranks=0)
+    ended = scripts.run(tmp_path, str(SCRIPT), "sharded", str(tmp_path), ranks=2)
+    (alone,) = scripts.run(tmp_path, str(SCRIPT), "plain", str(tmp_path))
+    assert [each.status for each in (*ended, alone)] == [0, 0, 0], (ended, alone)
+    said = "".join(each.said for each in (*ended, alone))
     seen = re.findall(r"step (\d+): loss (\S+)", said)
     assert [int(step) for step, _ in seen] == list(range(10))
     assert float(seen[-1][1]) < float(seen[4][1]) < float(seen[0][1])
