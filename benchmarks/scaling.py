@@ -90,8 +90,8 @@ def work(hosts: int, each: int, size: int) -> Work:
 
 def rounds(hosts: int, size: int) -> int:
     """Return how many messages wait for each other: envelope, partials, results."""
-    if size <= SHORT:
-        return 1 if size <= ENCLOSED else 2
+    if size <= SHORT:  # what is not in the envelope follows it at once
+        return 1
     return 2 if hosts == 2 else 3
 
 

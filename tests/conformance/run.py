@@ -41,8 +41,9 @@ def chosen_tests(known: dict[str, str | None], options: argparse.Namespace) -> l
 def run_one_size(size: int, options: argparse.Namespace) -> Report:
     report = Report(options.backend, size)
     start = time.monotonic()
-    many = options.hosts > 1
-    with switched_hosts(options.hosts) if many else contextlib.nullcontext([]) as hosts:
+    with contextlib.ExitStack() as stack:
+        several = options.hosts > 1
+        hosts = stack.enter_context(switched_hosts(options.hosts)) if several else []
         launcher = Launcher(size, options.backend, options.timeout, hosts)
         tests = chosen_tests(launcher.tests, options)
         for number, test in enumerate(tests, 1):

@@ -20,10 +20,10 @@
  *
  * Negative controls: -DONE_ENVELOPE (one buffer for received envelopes, and one receive posted),
  * -DNO_COMPARE (chunks are sent before the envelope is read), -DONE_MAIL (early data is of the kind
- * of chunks), -DNO_SENT_WAIT (a chunk's place is used
- * again before its message was sent), -DPOST_EARLY (a chunk's receive is posted before the one that
- * had its place is done), -DNO_ORDER (a rank makes two steps of a call in the other order),
- * -DLATE_LETTER (the next call's envelope is expected only once this one's was read). */
+ * of chunks), -DNO_SENT_WAIT (a chunk's place is used again before its message was sent),
+ * -DPOST_EARLY (a chunk's receive is posted before the one that had its place is done), -DNO_ORDER
+ * (a rank makes two steps of a call in the other order), -DLATE_LETTER (the next call's envelope is
+ * expected only once this one's was read). */
 #ifndef OPS
 #define OPS 2
 #endif

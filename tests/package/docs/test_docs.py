@@ -18,9 +18,11 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 PAGES += sorted((ROOT / "docs" / "frameworks").glob("*.md"))
 LONGEST = 130  # lines of the front page
 # Of these the start is tested, too; what the others do is run in processes that have torch loaded.
-AS_USERS_DO = ("train", "trainer", "notebook")
+AS_USERS_DO = ("train", "trainer", "notebook", "on_ray")
 # An example that imports one of them needs it.
-OTHERS = ("accelerate", "cloudpickle", "deepspeed", "lightning", "torchmetrics", "transformers")
+OTHERS = (
+    "accelerate", "cloudpickle", "deepspeed", "lightning", "ray", "torchmetrics", "transformers",
+)  # fmt: skip
 
 
 def examples() -> list[tuple[str, str, str]]:
@@ -90,7 +92,9 @@ def _started(program: str, words: str, folder: Path) -> str:
 
 @pytest.mark.parametrize(("page", "name", "code"), ALONE, ids=[name for _, name, _ in ALONE])
 def test_an_example_runs_alone(page: str, name: str, code: str, tmp_path: Path) -> None:
-    if "backward()" in code and "fastcomm.launch(" not in code:
+    skip_without(code)
+    elsewhere = "fastcomm.launch(" in code or "ray.init(" in code  # is its model
+    if "backward()" in code and not elsewhere:
         code += "assert all(parameter.grad is not None for parameter in model.parameters())\n"
     (tmp_path / f"{name}.py").write_text(code)
     if name not in AS_USERS_DO:
