@@ -157,6 +157,9 @@ bool DelegateWork::wait(std::chrono::milliseconds timeout) {
       in_slices() ? wait_in_slices(deadline) : wait_for_end(deadline);
     });
   }
+  // Callers take the future's value next, as DDP does. Whoever ends this work settles the future
+  // right after, and runs what hangs on it then: so a wait in there finds the future complete.
+  if (!on_device()) future_->wait();
   if (const auto error = exception()) std::rethrow_exception(error);
   if (!on_device()) synchronize();
   return !aborted_.load();
