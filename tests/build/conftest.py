@@ -66,7 +66,8 @@ def run_python(tmp_path: Path) -> Run:
 def _told(_: World, code: str, path: str) -> str:
     for name in [name for name in sys.modules if name.partition(".")[0] == "fastcomm"]:
         del sys.modules[name]
-    sys.path.insert(0, path)
+    # A test before this one may have loaded a benchmark, which puts the sources on the path.
+    sys.path[:] = [path, *(one for one in sys.path if Path(one).resolve() != ROOT)]
     with contextlib.redirect_stdout(io.StringIO()) as said:
         exec(f"{WITHOUT_EDITABLE_FINDER}\n{code}", {})
     return said.getvalue()
