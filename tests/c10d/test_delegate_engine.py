@@ -150,14 +150,3 @@ def test_coalescing(world: World) -> None:
     block.wait()
     for i, tensor in enumerate(tensors):
         assert tensor.tolist() == [float(sum(range(world.size)) + i * world.size)] * 3
-
-
-@on_ranks(2, environment=GLOO)
-def test_the_future_of_a_work_that_was_waited_for_has_its_value(world: World) -> None:
-    """As DDP takes it, of ranks that join early."""
-    world.init()
-    for _ in range(300):
-        work = dist.all_reduce(torch.ones(3), async_op=True)
-        future = work.get_future()
-        work.wait()
-        assert future.done()

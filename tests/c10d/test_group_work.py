@@ -6,6 +6,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from support.flight import dump
+from support.futures import futures_are_complete_with_their_works
+from support.on_ranks import on_ranks
 from support.ranks import World, run_ranks
 
 CALLS = 4000
@@ -36,3 +38,16 @@ def test_a_work_that_ends_while_it_gets_its_entry() -> None:
     """The thread that issues a call and the one that carries it out meet in one work."""
     found = run_ranks(2, _entries_of_works, environment={"TORCH_FR_BUFFER_SIZE": str(2 * CALLS)})
     assert found == [(CALLS, CALLS)] * 2
+
+
+@on_ranks(2)
+def test_futures_are_complete_with_their_works(world: World) -> None:
+    """DDP takes the value of a future right after the wait for its work."""
+    world.init()
+    futures_are_complete_with_their_works(world)
+
+
+@on_ranks(2, environment={"FASTCOMM_TRANSPORT": "gloo"})
+def test_futures_are_complete_with_their_works_of_gloo(world: World) -> None:
+    world.init()
+    futures_are_complete_with_their_works(world)

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from support.caught import catch
+from support.futures import futures_are_complete_with_their_works
 from support.namespaces import Host
 from support.ranks import World, run_ranks
 from support.reductions import COMPLEX, DTYPES, OPS, exists, inputs, op_of, reduced, same
@@ -225,6 +226,7 @@ def _in_one_order(world: World, hosts: list[Host], port: int) -> None:
             time.sleep(0.02)
         dist.all_reduce(torch.ones(3))
         nested.wait()
+    futures_are_complete_with_their_works(world)
 
 
 def _wait_by_a_barrier(world: World) -> None:

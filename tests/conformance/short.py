@@ -39,4 +39,5 @@ SHORT = [
     "test_DistributedDataParallelCPU_grad_is_view",
     "test_accumulate_gradients_no_sync_allreduce_with_then_hook",
     "test_ddp_create_graph",
+    "test_ddp_grad_div_uneven_inputs",
 ]

@@ -12,8 +12,11 @@
 namespace fastcomm {
 
 bool WorkOfMany::isCompleted() {
-  return std::all_of(works_.begin(), works_.end(),
-                     [](const WorkPtr& work) { return work->isCompleted(); });
+  const bool all = std::all_of(works_.begin(), works_.end(),
+                               [](const WorkPtr& work) { return work->isCompleted(); });
+  if (!all) return false;
+  const FuturePtr future = asked_for();
+  return future == nullptr || future->completed();
 }
 
 bool WorkOfMany::isSuccess() const {
@@ -28,6 +31,9 @@ bool WorkOfMany::wait(std::chrono::milliseconds timeout) {
     const auto left = std::chrono::duration_cast<Milliseconds>(deadline - Clock::now());
     work->wait(forever ? kNoTimeout : std::max(left, Milliseconds(1)));
   }
+  // The thread that completes the last of their futures completes this one right after.
+  const FuturePtr future = asked_for();
+  if (future != nullptr && future->devices().empty()) future->wait();
   return true;
 }
 
@@ -39,7 +45,20 @@ std::vector<at::Tensor> WorkOfMany::result() {
   return all;
 }
 
+GroupWork::FuturePtr WorkOfMany::asked_for() {
+  const std::lock_guard<std::mutex> lock(future_mutex_);
+  return future_;
+}
+
 GroupWork::FuturePtr WorkOfMany::getFuture() {
+  if (auto future = asked_for()) return future;
+  auto made = future_of_all();
+  const std::lock_guard<std::mutex> lock(future_mutex_);
+  if (future_ == nullptr) future_ = std::move(made);
+  return future_;
+}
+
+GroupWork::FuturePtr WorkOfMany::future_of_all() const {
   c10::List<c10::intrusive_ptr<c10::ivalue::Future>> futures(
       c10::FutureType::create(c10::ListType::create(c10::TensorType::get())));
   std::vector<c10::Device> devices;

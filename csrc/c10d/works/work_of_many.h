@@ -1,6 +1,7 @@
 // Several operations as one, for calls issued between startCoalescing and endCoalescing.
 #pragma once
 
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -23,7 +24,13 @@ class WorkOfMany final : public GroupWork {
   FuturePtr getFuture() override;
 
  private:
-  std::vector<WorkPtr> works_;
+  FuturePtr future_of_all() const;
+  /// The future, if it was asked for.
+  FuturePtr asked_for();
+
+  const std::vector<WorkPtr> works_;
+  std::mutex future_mutex_;
+  FuturePtr future_;  // nullptr until it is asked for
 };
 
 }  // namespace fastcomm

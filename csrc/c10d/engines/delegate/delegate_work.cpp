@@ -133,7 +133,14 @@ void DelegateWork::settle(const std::exception_ptr& error, const c10::IValue& va
 }
 
 bool DelegateWork::isCompleted() {
-  if (Work::isCompleted() || inner_ == nullptr || !on_device()) return Work::isCompleted();
+  if (is_over()) return true;
+  if (in_slices()) wait_aside();
+  return false;
+}
+
+bool DelegateWork::is_over() {
+  if (!on_device()) return Work::isCompleted() && future_->completed();
+  if (Work::isCompleted() || inner_ == nullptr) return Work::isCompleted();
   if (const auto failure = call_.delegate->failure()) {
     complete(failure, {});
     return Work::isCompleted();
@@ -150,15 +157,15 @@ bool DelegateWork::isCompleted() {
 }
 
 bool DelegateWork::wait(std::chrono::milliseconds timeout) {
-  if (on_device() || !isCompleted()) {
+  if (on_device() || !is_over()) {
     const Deadline deadline = deadline_of_wait(timeout);
     translating([&] {
       if (on_device()) return wait_on_device(deadline);
-      in_slices() ? wait_in_slices(deadline) : wait_for_end(deadline);
+      in_slices() && !followed_.load() ? wait_in_slices(deadline) : wait_for_end(deadline);
     });
   }
   // Callers take the future's value next, as DDP does. Whoever ends this work settles the future
-  // right after, and runs what hangs on it then: so a wait in there finds the future complete.
+  // right after, and then runs what hangs on it, so a wait in there finds it complete.
   if (!on_device()) future_->wait();
   if (const auto error = exception()) std::rethrow_exception(error);
   if (!on_device()) synchronize();
@@ -176,7 +183,7 @@ void DelegateWork::wait_for_end(Deadline deadline) {
 
 void DelegateWork::wait_on_device(Deadline deadline) {
   // A wait with a timeout may end the backend when it expires.
-  while (!isCompleted() && deadline != Deadline::max()) {
+  while (!is_over() && deadline != Deadline::max()) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     look_around(deadline);
   }
@@ -189,7 +196,7 @@ void DelegateWork::wait_on_device(Deadline deadline) {
 
 void DelegateWork::wait_in_slices(Deadline deadline) {
   const Deadline limit = deadline_after(call_.timeout);
-  while (!isCompleted()) {
+  while (!is_over()) {
     bool done = false;
     if (const auto error = caught([&] { done = WaitSlices::wait(*inner_); })) {
       ended(error);
@@ -200,7 +207,7 @@ void DelegateWork::wait_in_slices(Deadline deadline) {
     } else if (const auto without = call_.delegate->departed_from(call_.subject)) {
       complete(without, {});
     }
-    if (isCompleted()) return;  // else another thread is about to complete it
+    if (is_over()) return;  // else another thread is about to complete it
     look_around(deadline);
     if (Clock::now() > limit) {
       complete(call_.delegate->give_up(
@@ -225,7 +232,7 @@ void DelegateWork::look_around(Deadline deadline) {
     throw;
   }
   call_.delegate->look_at_wait(warning_, call_.subject);
-  if (Clock::now() > deadline && !isCompleted()) {
+  if (Clock::now() > deadline && !is_over()) {
     throw Error(ErrorCode::kTimeout, call_.delegate->front(call_.subject) +
                                          "wait() reached its timeout; the operation goes on");
   }
@@ -236,22 +243,27 @@ void DelegateWork::synchronize() {
 }
 
 void DelegateWork::abort() {
-  if (inner_ == nullptr || isCompleted()) return;
+  if (inner_ == nullptr || is_over()) return;
   aborted_.store(true);
   inner_->abort();
 }
 
 GroupWork::FuturePtr DelegateWork::getFuture() {
-  if (in_slices() && !isCompleted() && !followed_.exchange(true)) {
-    translating([&] {
-      run_aside([held = c10::intrusive_ptr<DelegateWork>::reclaim_copy(this)] { held->wait(); });
-    });
-  }
+  if (in_slices() && !is_over()) wait_aside();
   return future_;
 }
 
+void DelegateWork::wait_aside() {
+  if (followed_.exchange(true)) return;
+  translating([&] {
+    run_aside([held = c10::intrusive_ptr<DelegateWork>::reclaim_copy(this)] {
+      held->wait_in_slices(Deadline::max());
+    });
+  });
+}
+
 std::vector<at::Tensor> DelegateWork::result() {
-  if (!isCompleted() || inner_ == nullptr) return call_.outputs;
+  if (!is_over() || inner_ == nullptr) return call_.outputs;
   try {
     return inner_->result();
   } catch (const std::exception&) {  // the backend names no outputs

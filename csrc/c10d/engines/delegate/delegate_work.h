@@ -38,13 +38,14 @@ class DelegateWork final : public GroupWork {
   /// Ends it, if it has not ended: the group has failed.
   void fail(const std::exception_ptr& error) { complete(error, {}); }
 
+  /// Whoever sees it finds the future complete. For a send or a receive: a thread waits for it from
+  /// the first look on, as from getFuture().
   bool isCompleted() override;
   /// Raises the operation's error; CollectiveTimeoutError if `timeout` passes first, which leaves
   /// the operation and the group unchanged. False if it was aborted.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   void synchronize() override;
   void abort() override;
-  /// For a send or a receive: a thread waits for it from here on.
   FuturePtr getFuture() override;
   Tensors result() override;
   int sourceRank() const override;
@@ -63,6 +64,10 @@ class DelegateWork final : public GroupWork {
   /// Lets the delegate know of it.
   void begin();
   void follow();
+  /// As isCompleted(), without the thread.
+  bool is_over();
+  /// Starts the thread that waits for a send or a receive, once.
+  void wait_aside();
   void run_aside(std::function<void()> body);
   void wait_for_end(Deadline deadline);
   /// Makes the caller's stream wait, after the host has waited up to the deadline, if there is one.

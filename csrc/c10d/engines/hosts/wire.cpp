@@ -7,7 +7,9 @@
 namespace fastcomm {
 namespace {
 
-constexpr int kFirstTag = 0x7ffffe00;  // of tags that nobody uses: the last ones end a group
+constexpr int kFirstTag = 0x7ffffe00;  // of tags that nobody uses; those of Delegate's end follow
+// A kind of early data for every power of two that a size can be.
+static_assert(kFirstTag + static_cast<int>(Mail::kEarly) + 64 <= 0x7fffff00);
 
 int tag_of(Mail mail) { return kFirstTag + static_cast<int>(mail); }
 

@@ -60,16 +60,22 @@ GroupWork::FuturePtr PeerWork::getFuture() {
   return future_;
 }
 
+bool PeerWork::is_settled() {
+  if (!Work::isCompleted()) return false;
+  std::lock_guard<std::mutex> lock(future_mutex_);
+  return completed_here_ && (future_ == nullptr || future_->completed());
+}
+
 bool PeerWork::isCompleted() {
-  if (Work::isCompleted()) return true;
+  if (is_settled()) return true;
   group_->poll_messages();
-  if (Work::isCompleted()) return true;
+  if (is_settled()) return true;
   group_->examine();  // a caller that asks and never waits learns of a death, too
-  return Work::isCompleted();
+  return is_settled();
 }
 
 bool PeerWork::wait(std::chrono::milliseconds timeout) {
-  if (!Work::isCompleted()) {
+  if (!is_settled()) {
     translating(
         [&] { group_->wait(*operation_, timeout_, deadline_of_wait(timeout), g_interrupt_check); });
   }

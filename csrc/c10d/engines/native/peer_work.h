@@ -41,6 +41,8 @@ class PeerWork final : public GroupWork {
 
  private:
   void complete(const PeerOperation& operation, const std::exception_ptr& error);
+  /// Completed, and so is the future, if there is one.
+  bool is_settled();
 
   std::shared_ptr<Communicator> group_;
   std::shared_ptr<PeerOperation> operation_;

@@ -33,6 +33,8 @@ class NativeWork final : public GroupWork {
 
   NativeWork(std::shared_ptr<Communicator> group, Held&& held, About&& about);
 
+  /// Whoever sees it finds the future complete.
+  bool isCompleted() override { return Work::isCompleted() && future_->completed(); }
   /// Helps until the operation is done. Raises its error; CollectiveTimeoutError if `timeout`
   /// passes first, which leaves the operation and the group unchanged.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
