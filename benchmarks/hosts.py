@@ -11,7 +11,8 @@ processors bound every time. Both groups have the same ranks, which call them in
 median of the slowest rank; processor time is that of all ranks, with two barriers of Gloo.
 With a delay, a program stands for the switch and its cables (tests/cpp/delayed_wire.cpp), on the
 same processors, and ranks begin calls at ticks of their common clock.
-A fused reduction is that of a list with fastcomm, and `all_reduce` of one tensor with Gloo.
+A fused reduction is that of a list with fastcomm, and `all_reduce` of one tensor with Gloo. A round
+trip is of a message between two ranks of one host, of all such pairs at once.
 """
 
 from __future__ import annotations
@@ -49,9 +50,11 @@ from fastcomm import fused_all_reduce_  # noqa: E402
 from fastcomm._measure.units import format_size, parse_size  # noqa: E402
 from fastcomm.bench.records import RecordWriter, read_records  # noqa: E402
 
+ROUND_TRIP = "send and recv"  # for hosts of an even number of ranks
 OPS = (
     "all_reduce", "reduce", "reduce_scatter_tensor", "all_gather_into_tensor", "broadcast",
-    "all_to_all_single", "fused_all_reduce", "fused_all_reduce bfloat16", "barrier",
+    "all_to_all_single", "fused_all_reduce", "fused_all_reduce bfloat16", ROUND_TRIP,
+    "barrier",
 )  # fmt: skip
 SHAPES = ("2x2", "2x4", "4x2", "4x1", "2x3")
 TENSORS = 16  # of a fused reduction's list
@@ -113,8 +116,18 @@ def calls(
         "reduce": lambda: dist.reduce(whole, 0, group=group),
         "broadcast": lambda: dist.broadcast(whole, 0, group=group),
         "all_to_all_single": lambda: dist.all_to_all_single(moved, whole, group=group),
+        ROUND_TRIP: lambda: _round_trip(whole, moved, group),
         "barrier": lambda: dist.barrier(group=group),
     }[op]
+
+
+def _round_trip(given: torch.Tensor, got: torch.Tensor, group: dist.ProcessGroup) -> None:
+    rank = dist.get_rank(group)
+    if rank % 2 == 0:
+        dist.send(given, rank + 1, group)
+    dist.recv(got, rank ^ 1, group)
+    if rank % 2 == 1:
+        dist.send(given, rank - 1, group)
 
 
 def bound_ms(op: str, size: int, hosts: int, ranks: int, rate: str) -> float:
@@ -130,6 +143,7 @@ def bound_ms(op: str, size: int, hosts: int, ranks: int, rate: str) -> float:
         "reduce": 1.0,
         "broadcast": hosts - 1.0,
         "all_to_all_single": (ranks // hosts) * rest,
+        ROUND_TRIP: 0.0,
         "barrier": 0.0,
     }[op.removeprefix("fused_").removesuffix(" bfloat16")]
     if op.endswith(" bfloat16"):
@@ -216,8 +230,9 @@ def run(options: argparse.Namespace) -> Iterator[Row]:
     for shape in options.shapes:
         number, each = map(int, shape.split("x"))
         for link in itertools.product(options.rates, options.delays):
+            here = [one for one in wanted if one[0] != ROUND_TRIP or each % 2 == 0]
             with hosts_like(number, *link) as hosts:
-                found = run_ranks(number * each, measure, hosts, each, link, wanted)
+                found = run_ranks(number * each, measure, hosts, each, link, here)
             yield from found[0]
 
 

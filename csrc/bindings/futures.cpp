@@ -7,9 +7,10 @@
 #include "bindings/module.h"
 #include "c10d/engines/cuda/cuda_work.h"
 #include "c10d/engines/delegate/delegate_work.h"
-#include "c10d/engines/native/peer_work.h"
+#include "c10d/engines/hosts/host_peer_work.h"
 #include "c10d/engines/native/work.h"
 #include "c10d/life/exception.h"
+#include "c10d/works/peer_work.h"
 #include "c10d/works/work_of_many.h"
 
 namespace py = pybind11;
@@ -169,6 +170,7 @@ void bind_futures(py::module_& module) {
       .def("get_future", [](const GroupWorkPtr& work) { return Future::of(work, std::nullopt); });
   bind_work<NativeWork>(module, "NativeWork");
   bind_work<PeerWork>(module, "PeerWork");
+  bind_work<HostPeerWork>(module, "HostPeerWork");
   bind_work<WorkOfMany>(module, "WorkOfMany");
   bind_work<DelegateWork>(module, "DelegateWork");
 #if defined(FC_DEVICES)

@@ -244,8 +244,11 @@ Table make_table() {
   }
 
   // Rings serve these, without a schedule (engines/cpu/point_to_point.h).
-  add(OpKind::kSend, {{Algorithm::kRing, nullptr, nullptr}}).counted = false;
-  add(OpKind::kRecv, {{Algorithm::kRing, nullptr, nullptr}}).counted = false;
+  for (const OpKind kind : {OpKind::kSend, OpKind::kRecv}) {
+    OperationRow& row = add(kind, {{Algorithm::kRing, nullptr, nullptr}});
+    row.counted = false;
+    row.hosts = HostWay::kMessage;
+  }
 
   Table table;
   for (OperationRow& row : rows) {

@@ -63,6 +63,7 @@ enum class HostWay : uint8_t {
   kSpread,        // every rank gets what the root gives
   kExchange,      // messages, with sizes known in pairs
   kMeet,          // nothing moves
+  kMessage,       // from rank to rank, if they are on one host
 };
 
 struct OperationRow {

@@ -3,6 +3,7 @@
 //   line 0      the flag
 //   line 1      state of this rank: at work, gone (leave notice), or poisoned, and by whose fault;
 //               the core on which it ran last
+//   5 lines     messages: their way, and those not announced yet, by peer
 //   2x8 lines   the rank's notice of an operation, by the operation's parity (coll/call_header.h)
 //   8 lines     the reason why the group is poisoned, as text
 //
@@ -41,6 +42,11 @@ struct ControlBlock {
   uint32_t cause;                  // ErrorCode
   int32_t blamed;                  // the rank at fault, or -1
   uint64_t first_failed;           // the sequence number of the first operation not finished here
+
+  // Of messages: this rank gets those to come by another way than this memory; and how many of its
+  // own, by peer, are neither in the peer's ring nor on the other way.
+  alignas(kLineBytes) std::atomic<uint32_t> elsewhere;
+  std::atomic<uint32_t> announcing[kMaxRanks];
 
   alignas(kLineBytes) char notices[2][kNoticeBytes];
 

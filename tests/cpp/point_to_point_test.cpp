@@ -283,6 +283,53 @@ CASE(hand_over) {
   }
 }
 
+/// A rank gets its messages by another way from some moment on: those that were sent before are
+/// there, and none comes later.
+CASE(elsewhere) {
+  for (int round = 0; round < operations(40); ++round) {
+    World world(2);
+    // More than a ring holds, short and long.
+    constexpr int kCount = 100;
+    const auto content = [&](int number) { return pattern(number % 10 == 9 ? 9000 : 40, number); };
+    std::atomic<int> by_ring{0};
+    std::thread sender([&] {
+      std::deque<std::vector<char>> data;
+      std::vector<Pointer> sent;
+      for (int number = 0; number < kCount; ++number) {
+        data.push_back(content(number));
+        PeerCall call = message(true, 0, 5, data.back().data(), data.back().size());
+        call.two_ways = true;
+        sent.push_back(world.at(1).post(call, nullptr));
+        if (sent.back() == nullptr) break;
+        by_ring.store(number + 1);
+        if (number % 7 == round % 7) pause(seed * 17 + round);
+      }
+      if (sent.back() == nullptr) sent.pop_back();
+      for (const Pointer& each : sent) expect_good(world.at(1), each);
+    });
+    std::deque<std::vector<char>> got;
+    std::vector<Pointer> received;
+    const auto post = [&] {
+      got.push_back(std::vector<char>(content(static_cast<int>(got.size())).size()));
+      received.push_back(recv(world.at(0), 1, 5, got.back()));
+    };
+    for (int early = 0; early < round % 12; ++early) post();
+    pause(seed * 31 + round * 7);
+    while (!world.at(0).take_elsewhere()) std::this_thread::yield();
+    const int all = by_ring.load();  // or one fewer than were posted: it stores afterwards
+    while (static_cast<int>(got.size()) < kCount) post();
+    int taken_back = 0;
+    for (const Pointer& each : received) taken_back += world.at(0).take_back(each) ? 1 : 0;
+    const int here = kCount - taken_back;
+    for (int number = 0; number < here; ++number) {
+      expect_good(world.at(0), received[number]);
+      EXPECT(got[number] == content(number), "message ", number);
+    }
+    sender.join();
+    EXPECT(here == by_ring.load() && here >= all, here, " of ", by_ring.load());
+  }
+}
+
 }  // namespace
 }  // namespace fastcomm::testing
 

@@ -1,4 +1,4 @@
-"""Models: flags, late calls, doorbell, hand-over, rings of messages, calls over several hosts.
+"""Models: flags, late calls, doorbell, hand-over, messages and their turn, calls over hosts.
 
 spin visits every state that a model has within its bounds. A model says at its top what it stands
 for and what it leaves out. A negative control leaves out one rule of the protocol, and spin must
@@ -20,6 +20,7 @@ HAND_OVER = "hand_over.pml"
 LATE_CALL = "late_call.pml"
 RING = "peer_ring.pml"
 HOSTS = "host_exchange.pml"
+TURN = "message_turn.pml"
 
 
 def kinds(*names: str) -> str:
@@ -83,6 +84,7 @@ OTHER_RUNS = {
     "ring_all_long": (RING, "-DLONGS=15 -DMESSAGES=4 -DPIECES=2"),
     "ring_none_long": (RING, "-DLONGS=0"),
     "ring_wrapping": (RING, "-DLONGS=5 -DFIRST=6 -DMODULUS=8"),
+    "message_turn": (TURN, ""),
     **{run: (HOSTS, macros) for run, macros in HOSTS_RUNS.items()},
 }
 STUCK = "invalid end state"
@@ -145,6 +147,12 @@ CONTROLS = {
     "blind_grant": (RING, "-DBLIND_GRANT -DLONGS=15", STUCK),
     "bare_grants": (RING, "-DBARE_GRANTS -DLONGS=15", "piece"),
     "no_strays": (RING, "-DNO_STRAYS -DIN_TURN", STUCK),
+    "look_first": (TURN, "-DLOOK_FIRST", "receive==number"),
+    "count_first": (TURN, "-DCOUNT_FIRST", "receive==number"),
+    "no_wait_for_count": (TURN, "-DNO_WAIT", "receive==number"),
+    "drain_first": (TURN, "-DDRAIN_FIRST", "receive==number"),
+    "count_posts": (TURN, "-DCOUNT_POSTS", "receive==number"),
+    "leave_posted": (TURN, "-DLEAVE_POSTED", STUCK),
     "one_envelope": (HOSTS, f"-DONE_ENVELOPE {MEETS}", "letters_expected"),
     "late_envelope": (HOSTS, f"-DLATE_LETTER {MEETS}", "letters_expected"),
     "no_compare": (HOSTS, "-DNO_COMPARE -DUNLIKE -DOTHER=LONGER -DCHUNKS=1", "call_of"),
@@ -218,6 +226,7 @@ def test_no_statement_is_idle(searched: Searched) -> None:
     """A statement that no run reaches would be a part of the model that checks nothing."""
     assert not set.intersection(*(searched(run).unreached for run in SMALL))
     assert not searched("ring_all_at_once").unreached
+    assert not searched("message_turn").unreached
 
 
 @pytest.mark.parametrize("control", CONTROLS)

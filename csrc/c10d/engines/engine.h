@@ -112,6 +112,13 @@ class Engine {
   }
 
  protected:
+  /// What torch has in the errors of ranks that have come to a monitored barrier that others have
+  /// not.
+  static std::string came_to_monitored_barrier(int rank) {
+    return concat("Rank ", rank,
+                  " successfully reached monitoredBarrier, but received errors while waiting for "
+                  "send/recv from rank 0");
+  }
   Milliseconds timeout_or_default(Milliseconds timeout) const {
     return timeout == ::c10d::kUnsetTimeout ? this->timeout() : timeout;
   }

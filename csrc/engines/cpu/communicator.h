@@ -102,6 +102,7 @@ class Communicator final : public Driven, public std::enable_shared_from_this<Co
 
   /// Sends and receives have an order of their own: by pair of ranks and tag. They start at once
   /// and never block; `on_finish` as in start(). If the group has failed they raise the reason.
+  /// nullptr for a send that has to go another way.
   std::shared_ptr<PeerOperation> post(const PeerCall& call, PeerOperation::OnFinish on_finish);
   /// As the other wait(). The group's `timeout` counts from here: an early post may be followed by
   /// a late wait.
@@ -109,8 +110,15 @@ class Communicator final : public Driven, public std::enable_shared_from_this<Co
             const std::function<void()>& interrupted);
   /// Lets it go on by itself, with or without a waiter, if post() has not done so.
   void in_background(const std::shared_ptr<PeerOperation>& operation);
+  /// Takes it back, without a sound; false if it has ended, or a peer knows of it.
+  bool take_back(const std::shared_ptr<PeerOperation>& operation);
   /// Takes it back; if a peer knows of it already, the group is given up.
   void cancel(const std::shared_ptr<PeerOperation>& operation);
+  /// From the first call on this rank gets messages by another way: to a peer that sends with
+  /// PeerCall::two_ways, post() returns nullptr. True once all that were sent before are here: then
+  /// a receive that takes none of them, and can be taken back, has to go the other way. Else call
+  /// it again; it waits for nobody.
+  bool take_elsewhere();
   bool keep_watching() override;
   /// The same for sends and receives alone.
   bool poll_messages();

@@ -36,7 +36,10 @@ std::shared_ptr<PeerOperation> Communicator::post(const PeerCall& call,
   if (call.is_send && peers_->control_block(call.peer).left.load(std::memory_order_acquire) != 0) {
     give_up(departure_of(call.peer, {call.name(), sequence_}, " before this message was sent"));
   }
-  auto operation = std::make_shared<PeerOperation>(call, std::move(on_finish), call_site());
+  if (call.is_send && call.two_ways && !messages_.begin_announcing(call.peer)) return nullptr;
+  PeerCall shown = call;
+  if (call.peer >= 0) shown.shown_peer = peers_->number_of(call.peer);
+  auto operation = std::make_shared<PeerOperation>(shown, std::move(on_finish), call_site());
   operation->show(label_, sequence_);
   try {
     if (!messages_.post(operation)) {
@@ -75,10 +78,23 @@ void Communicator::poll_messages_later() {
   }
 }
 
+bool Communicator::take_back(const std::shared_ptr<PeerOperation>& operation) {
+  const bool taken = messages_.take_back(operation) && operation->was_taken_back();
+  messages_.deliver();
+  return taken;
+}
+
+bool Communicator::take_elsewhere() {
+  const bool all = messages_.take_elsewhere();
+  tell_mismatch();
+  messages_.deliver();
+  return all;
+}
+
 void Communicator::cancel(const std::shared_ptr<PeerOperation>& operation) {
   if (operation->done() || forked_from_endpoint()) return;
   if (!messages_.take_back(operation) && !operation->done()) {
-    abort(concat("rank ", rank(), " aborted ", operation->describe()));
+    abort(concat("rank ", peers_->number_of(rank()), " aborted ", operation->describe()));
   }
   messages_.deliver();
 }

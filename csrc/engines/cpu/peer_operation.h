@@ -25,6 +25,9 @@ struct PeerCall {
   DType dtype = DType::kFloat32;
   uint64_t count = 0;  // elements
   char* data = nullptr;
+  /// The peer may get messages by another way, too (Communicator::take_elsewhere).
+  bool two_ways = false;
+  int shown_peer = kAnyRank;  // its number in messages; post() sets it
 
   uint64_t bytes() const { return count * dtype_size(dtype); }
   const char* name() const { return is_send ? "send" : "recv"; }
@@ -52,7 +55,7 @@ class PeerOperation {
   void show(const std::string& group, uint64_t sequence) {
     span_ = begin_span(group, call_.name(), sequence, call_.bytes());
     if (span_ == nullptr) return;
-    const std::string peer = call_.peer < 0 ? "any rank" : concat("rank ", call_.peer);
+    const std::string peer = call_.peer < 0 ? "any rank" : concat("rank ", call_.shown_peer);
     span_->name += concat(call_.is_send ? " to " : " from ", peer);
     span_->is_message = true;
     span_->begun = span_->issued;
@@ -60,13 +63,14 @@ class PeerOperation {
 
   const PeerCall& call() const { return call_; }
   std::string describe() const {
-    return describe_message(call_.is_send, call_.dtype, call_.count, call_.peer, call_.tag) +
+    return describe_message(call_.is_send, call_.dtype, call_.count, call_.shown_peer, call_.tag) +
            at_site(site_);
   }
   bool done() const { return done_.load(std::memory_order_acquire); }
   /// Once it is done: the error, or nullptr; the sender of the received message, or -1.
   std::exception_ptr error() const { return error_; }
   int source() const { return source_; }
+  bool was_taken_back() const { return taken_back_; }
 
  private:
   friend class PointToPoint;
@@ -98,6 +102,7 @@ class PeerOperation {
   bool granted_ = false;
   bool in_background_ = false;
   bool over_ = false;  // it has ended, or is about to
+  bool taken_back_ = false;
   int source_ = -1;
 
   std::exception_ptr error_;

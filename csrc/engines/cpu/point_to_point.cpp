@@ -46,6 +46,7 @@ bool PointToPoint::announce(Peer& peer, const Pointer& operation) {
   const PeerCall& call = operation->call();
   const auto number = peer.sender->post(call.tag, call.dtype, call.bytes(), call.data);
   if (!number) return false;
+  end_announcing(call);
   operation->number_ = *number;
   operation->matched_ = true;
   if (call.bytes() <= kEagerBytes) {
@@ -55,6 +56,43 @@ bool PointToPoint::announce(Peer& peer, const Pointer& operation) {
     peer.announced.emplace(*number, operation);
   }
   return true;
+}
+
+bool PointToPoint::begin_announcing(int peer) {
+  auto& count = peers_.own_control_block().announcing[peer];
+  // Sequentially consistent, as take_elsewhere(): each side writes its word, and then reads the
+  // other's. So this rank sees the peer's mark, or the peer sees this count.
+  count.fetch_add(1, std::memory_order_seq_cst);
+  if (peers_.control_block(peer).elsewhere.load(std::memory_order_seq_cst) == 0) return true;
+  count.fetch_sub(1, std::memory_order_relaxed);  // nothing comes of it
+  return false;
+}
+
+void PointToPoint::end_announcing(const PeerCall& call) {
+  if (!call.two_ways || !call.is_send) return;
+  // Release: a peer that sees the count without this message sees the message.
+  peers_.own_control_block().announcing[call.peer].fetch_sub(1, std::memory_order_release);
+}
+
+bool PointToPoint::take_elsewhere() {
+  const LookLock::Holder lock(lock_);
+  elsewhere_ = true;
+  peers_.own_control_block().elsewhere.store(1, std::memory_order_seq_cst);
+  bool all = true;
+  for (int from = 0; from < peers_.size() && !stopped_; ++from) {
+    if (from == peers_.rank()) continue;
+    Peer& peer = receiving_from(from);
+    const ControlBlock& block = peers_.control_block(from);
+    // An acquire, too: the messages that are not counted any more are seen below. Who has left
+    // announces nothing.
+    if (block.announcing[peers_.rank()].load(std::memory_order_seq_cst) != 0 &&
+        block.left.load(std::memory_order_acquire) == 0) {
+      all = false;
+    }
+    while (match(from, peer)) {
+    }
+  }
+  return all;
 }
 
 void PointToPoint::post_recv(const Pointer& operation) {
@@ -96,10 +134,11 @@ void PointToPoint::give(int from, Peer& peer, const Pointer& operation, DType dt
   const PeerCall& call = operation->call();
   if (dtype != call.dtype || bytes != call.bytes()) {
     const DType known = static_cast<int>(dtype) < kNumDTypes ? dtype : DType::kOther;
-    mismatch_ = Mismatch{from, concat("rank ", peers_.rank(), " called ", operation->describe(),
-                                      "; rank ", from, " called ",
-                                      describe_message(true, known, bytes / dtype_size(known),
-                                                       peers_.rank(), call.tag))};
+    const int own = peers_.number_of(peers_.rank());
+    mismatch_ = Mismatch{
+        from, concat("rank ", own, " called ", operation->describe(), "; rank ",
+                     peers_.number_of(from), " called ",
+                     describe_message(true, known, bytes / dtype_size(known), own, call.tag))};
     to_tell_.store(true, std::memory_order_relaxed);
     return;
   }
@@ -120,7 +159,8 @@ void PointToPoint::give(int from, Peer& peer, const Pointer& operation, DType dt
 bool PointToPoint::match(int from, Peer& peer) {
   bool moved = false;
   for (uint32_t i = 0; i < kRingCells; ++i) {  // a fast peer must not keep the lock
-    if (peer.expected + expected_from_any_ == 0 || mismatch_) return moved;
+    const bool wanted = elsewhere_ || peer.expected + expected_from_any_ != 0;
+    if (!wanted || mismatch_) return moved;
     const Cell* cell = peer.receiver == nullptr ? nullptr : peer.receiver->next();
     if (cell == nullptr) return moved;
     moved = true;

@@ -60,6 +60,13 @@ class PointToPoint {
   /// stays so.
   bool take_back(const Pointer& operation);
 
+  // Ranks may get messages by another way, too (Communicator::take_elsewhere).
+  /// Before a send to `peer` is posted: false if it has to go the other way.
+  bool begin_announcing(int peer);
+  /// From the first call on, peers send this rank nothing more. True once all that they have sent
+  /// is here: matched, or put aside. Else call it again.
+  bool take_elsewhere();
+
   /// True if there are operations that are not done. A hint for other threads.
   bool busy() const { return unfinished_.load(std::memory_order_relaxed) != 0; }
 
@@ -124,6 +131,8 @@ class PointToPoint {
   void post_send(const Pointer& operation);
   void post_recv(const Pointer& operation);
   bool announce(Peer& peer, const Pointer& operation);
+  /// The message lies in the ring, or never will.
+  void end_announcing(const PeerCall& call);
   bool look();
   bool send_more(Peer& peer);
   bool receive_more(int from, Peer& peer);
@@ -145,6 +154,7 @@ class PointToPoint {
   std::vector<std::pair<Pointer, std::exception_ptr>> ended_;
   std::optional<Mismatch> mismatch_;
   bool stopped_ = false;
+  bool elsewhere_ = false;  // further messages come by another way
   std::atomic<bool> to_deliver_{false}, to_tell_{false};
   std::atomic<int> unfinished_{0}, background_{0}, waiting_{0};
 };

@@ -30,10 +30,12 @@ bool PointToPoint::take_back(const Pointer& operation) {
   if (operation->call().is_send) {
     auto& waiting = ring_peers_[from].waiting;
     waiting.erase(std::find(waiting.begin(), waiting.end(), operation));
+    end_announcing(operation->call());
   } else {
     posted_.remove(operation);
     --(from < 0 ? expected_from_any_ : ring_peers_[from].expected);
   }
+  operation->taken_back_ = true;
   end(operation, nullptr);
   return true;
 }

@@ -94,6 +94,12 @@ std::string without_place(const std::string& text) {
   return is_one ? text.substr(end + 2) : text;
 }
 
+/// The calls that others may still finish: a rank that sees a mismatch has done its part in those
+/// before. After another failure they may wait for a rank that is not there.
+uint64_t calls_before(const Delegate::Subject& subject, ErrorCode code) {
+  return code == ErrorCode::kMismatch ? subject.sequence : 0;
+}
+
 /// Ends all connections of the group, at the other end too, like a receive that waits for too long.
 void end_connections(::c10d::Backend& gloo) {
   constexpr int kTag = 0x7fffff00;  // a tag that nobody uses
@@ -202,7 +208,8 @@ std::exception_ptr Delegate::lost_inside(const Subject& subject, ErrorCode code,
   // another rank tells less than that rank's own words.
   if (links_ != nullptr && links_->hears_soon()) return noted();
   if (const auto left = without_one_that_left(subject)) return left;
-  return give_up(Error(code, front(subject) + text), {code, subject.peer, rank_, text});
+  return give_up(Error(code, front(subject) + text),
+                 {code, subject.peer, rank_, text, calls_before(subject, code)});
 }
 
 void Delegate::leave_behind(uint64_t calls, uint64_t first) {
@@ -237,7 +244,8 @@ std::exception_ptr Delegate::give_up(const Subject& subject, ErrorCode code,
   if (error != nullptr) return give_up(code_of(error), what_of(error));
   // What others raise as kPoisoned is this rank's doing.
   const int blamed = as_told(code) == ErrorCode::kPoisoned ? rank_ : subject.peer;
-  return give_up(Error(code, front(subject) + what), {code, blamed, rank_, what});
+  return give_up(Error(code, front(subject) + what),
+                 {code, blamed, rank_, what, calls_before(subject, code)});
 }
 
 std::exception_ptr Delegate::give_up_without(int peer, const std::string& how,
@@ -274,6 +282,7 @@ std::exception_ptr Delegate::give_up(const Error& error, const Notice& notice) {
   if (note(error)) {
     if (links_ != nullptr) links_->tell(notice);
     const std::lock_guard<std::mutex> lock(end_mutex_);
+    if (also_end_) also_end_(noted());
     try {
       if (inner_ != nullptr && kind_.end) kind_.end(*inner_);
     } catch (const std::exception& other) {  // it has failed, and this is not the reason
@@ -356,6 +365,11 @@ void Delegate::leave(const Subject& subject) {
   failure_ = std::make_exception_ptr(Error(
       ErrorCode::kPoisoned, front(subject) + "this process group was destroyed; create a new one"));
   left_ = true;
+}
+
+void Delegate::also_end(std::function<void(const std::exception_ptr&)> end) {
+  const std::lock_guard<std::mutex> lock(end_mutex_);
+  also_end_ = std::move(end);
 }
 
 void Delegate::forget() {

@@ -122,6 +122,9 @@ class Delegate {
   bool end_late_ones(bool at_once);
   /// From here on calls report that the group was destroyed, if nothing else.
   void leave(const Subject& subject);
+  /// Something besides that a failure ends: called once it is known, on any thread, at most once.
+  /// nullptr: nothing any more; waits for an end that is under way.
+  void also_end(std::function<void(const std::exception_ptr&)> end);
   /// From here on nothing is ended: the backend is going away. Waits for an end that is under way.
   void forget();
 
@@ -151,7 +154,8 @@ class Delegate {
   bool left_ = false;  // and failure_ reports that
 
   std::mutex end_mutex_;
-  ::c10d::Backend* inner_;  // nullptr once it goes; under end_mutex_
+  ::c10d::Backend* inner_;  // nullptr once it goes; under end_mutex_, as what follows
+  std::function<void(const std::exception_ptr&)> also_end_;
   const DelegateKind kind_;
   const Beside beside_;
   const std::shared_ptr<PeerLinks> links_;  // nullptr: none

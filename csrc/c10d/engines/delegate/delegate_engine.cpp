@@ -147,9 +147,19 @@ void DelegateEngine::monitored_barrier(const ::c10d::BarrierOptions& opts, bool 
   DelegateWork::Call call = this->call(kName, Request::kNoRank, OpType::BARRIER, {});
   if (const auto failure = delegate_->failed_before(kName)) std::rethrow_exception(failure);
   ++sequence_;
-  DelegateWork::aside(std::move(call), [inner = inner_, opts, wait_all_ranks] {
+  const auto work = DelegateWork::aside(std::move(call), [inner = inner_, opts, wait_all_ranks] {
     inner->monitoredBarrier(opts, wait_all_ranks);
-  })->wait();
+  });
+  try {
+    work->wait();
+  } catch (const std::exception&) {  // of rank 0, as the links tell, it has less than the backend's
+    const auto failure = rank() == 0 ? nullptr : delegate_->failure();
+    const std::string text = failure == nullptr ? "" : what_of(failure);
+    const std::string came = came_to_monitored_barrier(rank());
+    const bool is_told = !text.empty() && code_of(failure) == ErrorCode::kTimeout;
+    if (!is_told || text.find(came) != std::string::npos) throw;
+    throw Error(ErrorCode::kTimeout, text + ". " + came);
+  }
 }
 
 bool DelegateEngine::begin_block() {

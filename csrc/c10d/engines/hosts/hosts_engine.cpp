@@ -1,6 +1,5 @@
 #include "c10d/engines/hosts/hosts_engine.h"
 
-#include <cctype>
 #include <thread>
 
 #include "c10d/engines/hosts/host_lists.h"
@@ -18,18 +17,6 @@
 namespace fastcomm {
 
 namespace {
-
-/// A text of calls without their numbers: inside a host each step has one.
-std::string without_numbers(std::string text) {
-  const std::string before = "), sequence ";
-  for (size_t at = 0; (at = text.find(before, at)) != std::string::npos;) {
-    size_t end = at + before.size();
-    while (end < text.size() && std::isdigit(static_cast<unsigned char>(text[end])) != 0) ++end;
-    ++at;  // behind the bracket
-    text.erase(at, end - at);
-  }
-  return text;
-}
 
 /// What the bits of one host cost in this placement, if that is much.
 std::string price_of(const HostLayout& layout) {
@@ -68,6 +55,7 @@ void carry_out(HostCall& call, HostInside& inside, HostExchange& between) {
       return exchange_messages(call, inside, between);
     case HostWay::kMeet:
       return meet(call, inside, between);
+    case HostWay::kMessage:
     case HostWay::kNone:
       break;
   }
@@ -107,11 +95,19 @@ HostsEngine::HostsEngine(std::shared_ptr<Communicator> inside, HostLayout layout
       whole_(whole),
       delegate_(whole.delegate()),
       inside_(std::move(inside)),
+      failures_(std::make_shared<HostFailures>(delegate_, inside_)),
+      peers_(inside_, layout.hosts[layout.own], failures_, whole),
       between_(std::make_unique<HostExchange>(std::move(layout), size(), whole.inner())),
-      watch_(std::make_unique<Watch>("fc-hosts", [this] { return run_all(); })) {}
+      watch_(std::make_unique<Watch>("fc-hosts", [this] { return run_all(); })) {
+  // Messages among the ranks of this host end with the group.
+  delegate_->also_end([failures = failures_](const std::exception_ptr& failure) {
+    if (!failures->is_leaving()) failures->tell_inside("none", failure);
+  });
+}
 
 HostsEngine::~HostsEngine() {
   if (forked_from_endpoint()) return;  // abandoned
+  delegate_->also_end(nullptr);
   leave("");
   watch_->stop();
   run_all();                       // ends each
@@ -130,12 +126,17 @@ void HostsEngine::abandon() {
 
 bool HostsEngine::takes(const Query& query) const {
   const OperationRow& row = row_of(query.kind);
+  if (row.hosts == HostWay::kMessage) return between_->layout().ranks_per_host() > 1;
   return row.hosts != HostWay::kNone &&
          (!row.reduces || why_no_reduction(query.dtype, query.op) == nullptr);
 }
 
 bool HostsEngine::takes(const Request& request) const {
   const OperationRow& row = row_of(request.kind);
+  // Whatever the tensor, and wherever it is called: the peer must choose the same.
+  if (row.hosts == HostWay::kMessage) {
+    return between_->layout().ranks_per_host() > 1 && peers_.takes(request);
+  }
   if (row.hosts == HostWay::kNone || Continuations::here().depth != 0) return false;
   for (const at::TensorList tensors : {request.inputs, request.outputs}) {
     for (const at::Tensor& each : tensors) {
@@ -154,6 +155,10 @@ bool HostsEngine::takes(const Request& request) const {
 
 Selection HostsEngine::explain(const Query& query) const {
   const HostLayout& layout = between_->layout();
+  if (row_of(query.kind).hosts == HostWay::kMessage) {
+    return {Algorithm::kComposed,
+            concat("shared memory between ranks of one host, ", whole_.name(), " between hosts")};
+  }
   return {Algorithm::kComposed,
           concat(layout.num_hosts(), " hosts of ", layout.ranks_per_host(),
                  " ranks: shared memory inside each, ", whole_.name(), " between them",
@@ -162,6 +167,9 @@ Selection HostsEngine::explain(const Query& query) const {
 }
 
 WorkPtr HostsEngine::submit(const Request& request) {
+  if (request.is_message()) {
+    return peers_.submit(request, timeout_or_default(request.timeout), continuations());
+  }
   std::shared_ptr<Issued> issued;
   WorkPtr work = whole_.submit(request, [&](const Delegate::Subject& subject) -> WorkPtr {
     if (is_ending()) throw Error(ErrorCode::kPoisoned, delegate_->front(subject) + kEnded);
@@ -226,7 +234,8 @@ void HostsEngine::run(const std::shared_ptr<Issued>& held) {
     error = failed(issued, std::current_exception());
     if (failed_ == nullptr) failed_ = held;
     const auto failure = delegate_->failure();
-    if (failure != nullptr && !is_ending()) fail_inside(issued, failure);
+    if (failure != nullptr && !is_ending())
+      failures_->tell_inside(issued.subject.operation, failure);
   }
   {
     // First: who has waited for the call may destroy the group, and leaves nothing behind.
@@ -248,7 +257,7 @@ void HostsEngine::look(const Issued& issued) {
   const Delegate::Subject& subject = issued.subject;
   if (Clock::now() > issued.deadline) delegate_->overdue(subject, issued.timeout);
   if (const auto failure = delegate_->failure()) {
-    fail_inside(issued, failure);
+    failures_->tell_inside(issued.subject.operation, failure);
     std::rethrow_exception(failure);
   }
   if (!is_ending()) return;
@@ -256,33 +265,9 @@ void HostsEngine::look(const Issued& issued) {
   throw Error(ErrorCode::kPoisoned, delegate_->front(subject) + kEnded);
 }
 
-void HostsEngine::fail_inside(const Issued& issued, const std::exception_ptr& failure) {
-  inside_->failed(issued.subject.operation, code_of(failure), without_front(what_of(failure)));
-}
-
 std::exception_ptr HostsEngine::failed(const Issued& issued, const std::exception_ptr& error) {
   if (const auto first = delegate_->failure()) return first;
-  if (is_ending()) return error;
-  Delegate::Subject subject = issued.subject;
-  try {
-    std::rethrow_exception(error);
-  } catch (const MismatchError& mismatch) {  // between hosts
-    subject.peer = mismatch.odd;
-    return delegate_->give_up(subject, mismatch.code(), mismatch.what() + at_site(subject.site));
-  } catch (const Error& own) {
-    const auto blame = inside_->blame();
-    if (!blame && inside_->failure() != nullptr) return error;  // it was left
-    if (!blame) return delegate_->give_up(subject, own.code(), without_front(own.what()));
-    subject.peer = blame->peer;
-    const std::string text = without_numbers(blame->text);
-    const bool others =
-        blame->told || blame->code == ErrorCode::kPeerLost || blame->code == ErrorCode::kPeerLeft;
-    if (others) return delegate_->lost_inside(subject, blame->code, text);
-    const bool mismatch = blame->code == ErrorCode::kMismatch;
-    return delegate_->give_up(subject, own.code(), mismatch ? text : without_front(own.what()));
-  } catch (...) {  // the wire's
-    return delegate_->lost(subject, error);
-  }
+  return is_ending() ? error : failures_->of(issued.subject, error);
 }
 
 void HostsEngine::leave(const std::string& how) {
@@ -295,8 +280,7 @@ void HostsEngine::leave(const std::string& how) {
     if (under_way != 0) {
       first = (running_ != nullptr ? running_ : queue_.front().get())->subject.sequence;
     }
-    // Release: whoever sees it, and not the lock, sees how_.
-    leaving_.store(true, std::memory_order_release);
+    failures_->leave();  // a release: whoever sees it, and not the lock, sees how_
   }
   // Ranks of other hosts need what this rank does not do any more.
   if (under_way != 0) delegate_->leave_behind(under_way, first);

@@ -2,7 +2,6 @@
 // ships.
 #pragma once
 
-#include <atomic>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -11,6 +10,8 @@
 #include "c10d/engines/delegate/delegate_engine.h"
 #include "c10d/engines/engine.h"
 #include "c10d/engines/hosts/host_exchange.h"
+#include "c10d/engines/hosts/host_failures.h"
+#include "c10d/engines/hosts/host_peers.h"
 #include "c10d/life/watch.h"
 #include "c10d/requests/prepared.h"
 
@@ -19,7 +20,8 @@ namespace fastcomm {
 /// Stands before the engine that serves the group as a whole. Their calls are counted together, and
 /// run beside each other; only a barrier waits for those of both. Their failures are one. Takes the
 /// operations whose rows say how they are composed (HostWay), of tensors on a device through the
-/// host's memory; not those that a continuation issues, which have an order of their own.
+/// host's memory; not those that a continuation issues, which have an order of their own, but for
+/// messages, which have none.
 ///
 /// Progress: one thread for each group runs the calls one after the other; callers wait for it. So
 /// the steps inside a host have one order on all of its ranks, too.
@@ -52,7 +54,7 @@ class HostsEngine final : public Engine {
 
   /// True if nothing more can be done: the group is destroyed, or the interpreter ends.
   bool is_ending() const { return is_leaving() || watch_->has_stopped(); }
-  bool is_leaving() const { return leaving_.load(std::memory_order_acquire); }
+  bool is_leaving() const { return failures_->is_leaving(); }
   /// Runs what has been issued. For the watch; raises nothing.
   bool run_all();
   void run(const std::shared_ptr<Issued>& issued);
@@ -61,14 +63,14 @@ class HostsEngine final : public Engine {
   void finish_earlier(const Issued& issued);
   /// The error of a call that ended with `error`, after the group has been given up.
   std::exception_ptr failed(const Issued& issued, const std::exception_ptr& error);
-  /// Tells this host's ranks of the group's failure: they may not hear of it in another way.
-  void fail_inside(const Issued& issued, const std::exception_ptr& failure);
   /// Raises what ends a wait.
   void look(const Issued& issued);
 
   DelegateEngine& whole_;
   const std::shared_ptr<Delegate> delegate_;
   std::shared_ptr<Communicator> inside_;
+  const std::shared_ptr<HostFailures> failures_;
+  HostPeers peers_;
   /// The call that failed first: messages under way may use its tensors.
   std::shared_ptr<Issued> failed_;
   std::unique_ptr<HostExchange> between_;  // ends before that
@@ -76,8 +78,7 @@ class HostsEngine final : public Engine {
   std::deque<std::shared_ptr<Issued>> queue_;
   const Issued* running_ = nullptr;
   uint64_t issued_ = 0, ended_ = 0;
-  std::string how_;  // this rank leaves; does not change once it does
-  std::atomic<bool> leaving_{false};
+  std::string how_;               // this rank leaves; does not change once it does
   std::unique_ptr<Watch> watch_;  // last: its thread uses what is above
 };
 

@@ -3,21 +3,16 @@
 #include <utility>
 #include <vector>
 
-#include "c10d/engines/native/peer_work.h"
 #include "c10d/life/exception.h"
 #include "c10d/life/hooks.h"
+#include "c10d/works/peer_work.h"
 #include "tensors/gradients.h"
 
 namespace fastcomm {
 namespace {
 
-/// Further text of a monitored barrier that timed out, in torch's words.
-std::string monitored(bool first, int rank, const std::vector<int>& missing) {
-  if (!first) {
-    return concat("Rank ", rank,
-                  " successfully reached monitoredBarrier, but received errors while waiting for "
-                  "send/recv from rank 0");
-  }
+/// Further text of rank 0's monitored barrier that timed out, in torch's words.
+std::string missing_in_barrier(const std::vector<int>& missing) {
   std::string ranks;
   for (const int each : missing) ranks += concat(ranks.empty() ? "" : ", ", each);
   return concat(missing.size() == 1 ? "Rank " : "Ranks ", ranks,
@@ -100,7 +95,9 @@ void NativeEngine::monitored_barrier(const ::c10d::BarrierOptions& opts, bool wa
     std::rethrow_exception(operation->error());
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kTimeout) throw;
-    throw Error(error.code(), concat(error.what(), ". ", monitored(first, rank(), missing)));
+    throw Error(error.code(),
+                concat(error.what(), ". ",
+                       first ? missing_in_barrier(missing) : came_to_monitored_barrier(rank())));
   }
 }
 

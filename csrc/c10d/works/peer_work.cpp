@@ -1,15 +1,16 @@
-#include "c10d/engines/native/peer_work.h"
+#include "c10d/works/peer_work.h"
 
 #include "c10d/life/exception.h"
 #include "c10d/life/hooks.h"
 
 namespace fastcomm {
 
-PeerWork::PeerWork(std::shared_ptr<Communicator> group, const at::Tensor& tensor, bool is_send,
-                   Milliseconds timeout, Continuations::Ptr continuations)
-    : GroupWork(group->rank(), is_send ? ::c10d::OpType::SEND : ::c10d::OpType::RECV,
+PeerWork::PeerWork(std::shared_ptr<Communicator> group, int rank, const at::Tensor& tensor,
+                   bool is_send, Milliseconds timeout, Continuations::Ptr continuations)
+    : GroupWork(rank, is_send ? ::c10d::OpType::SEND : ::c10d::OpType::RECV,
                 std::move(continuations)),
       group_(std::move(group)),
+      is_send_(is_send),
       tensor_(tensor),
       buffer_(tensor),
       timeout_(timeout) {}
@@ -18,25 +19,39 @@ c10::intrusive_ptr<PeerWork> PeerWork::start(std::shared_ptr<Communicator> group
                                              const at::Tensor& tensor, bool is_send, int peer,
                                              int tag, Milliseconds timeout,
                                              Continuations::Ptr continuations) {
-  auto work = c10::make_intrusive<PeerWork>(std::move(group), tensor, is_send, timeout,
+  const int rank = group->rank();
+  auto work = c10::make_intrusive<PeerWork>(std::move(group), rank, tensor, is_send, timeout,
                                             std::move(continuations));
-  const Buffer& buffer = work->buffer_;
-  const PeerCall call{is_send,        peer,           tag,
-                      buffer.dtype(), buffer.count(), static_cast<char*>(buffer.data())};
-  // The operation holds the work, and through it the tensor, until it is done.
-  work->operation_ = work->group_->post(
-      call, [work](const PeerOperation& operation, const std::exception_ptr& error) {
-        work->complete(operation, error);
-      });
+  work->post(peer, tag);
   return work;
 }
 
+bool PeerWork::post(int peer, int tag, bool two_ways) {
+  PeerCall call{
+      is_send_, peer, tag, buffer_.dtype(), buffer_.count(), static_cast<char*>(buffer_.data())};
+  call.two_ways = two_ways;
+  // The operation holds the work, and through it the tensor, until it is done.
+  operation_ =
+      group_->post(call, [work = c10::intrusive_ptr<PeerWork>::reclaim_copy(this)](
+                             const PeerOperation& operation, const std::exception_ptr& error) {
+        work->complete(operation, error);
+      });
+  return operation_ != nullptr;
+}
+
 void PeerWork::complete(const PeerOperation& operation, const std::exception_ptr& error) {
+  // It goes another way, and whoever took it back ends this work.
+  if (operation.was_taken_back() && !aborted_.load()) return;
+  const int source = operation.source();
+  end(error == nullptr ? nullptr : error_of(error), source < 0 ? source : number_of(source));
+}
+
+void PeerWork::end(std::exception_ptr error, int source) {
   std::exception_ptr translated = as_torch_error(error);
-  if (translated == nullptr && !operation.call().is_send && !aborted_.load()) {
+  if (translated == nullptr && !is_send_ && !aborted_.load()) {
     translated = caught([&] { buffer_.write_back(); });
   }
-  source_.store(operation.source(), std::memory_order_release);
+  source_.store(source, std::memory_order_release);
   finish(translated);
   {
     std::lock_guard<std::mutex> lock(future_mutex_);
