@@ -1,6 +1,7 @@
 // The threads of a grid take turns in the thread that launched it, in an order that follows from a
 // seed: each executes a random number of operations, and all blocks are under way at once.
 #include <algorithm>
+#include <chrono>
 #include <deque>
 #include <list>
 #include <random>
@@ -12,6 +13,9 @@ namespace fastcomm::ptx {
 namespace {
 
 constexpr uint64_t kLongestTurn = 2000;  // operations
+/// Sleep of a grid all of whose threads wait for others: with more ranks than processors, turns of
+/// those who only look again take most of their time.
+constexpr std::chrono::microseconds kNothingNew{50};
 
 struct Running {
   explicit Running(const Launch& launch, uint32_t index) : block(launch, index) {
@@ -41,7 +45,7 @@ void run_grid(const Launch& launch) {
     const Pause pause = thread->run(1 + random() % kLongestTurn);
     if (pause == Pause::kSpent || pause == Pause::kLooked) {
       looked = pause == Pause::kLooked ? looked + 1 : 0;
-      if (looked > ready.size()) std::this_thread::yield();
+      if (looked > ready.size()) std::this_thread::sleep_for(kNothingNew);
       continue;
     }
     looked = 0;
