@@ -265,6 +265,14 @@ PYBIND11_MODULE(_C, module) {
                              [](const FastcommBackend& b) { return b.traits().why_not_native; })
       .def_property_readonly("why_not_composed",
                              [](const FastcommBackend& b) { return b.why_not_composed(); })
+      // The ranks of each host, where operations are composed of what hosts do; and the bytes of a
+      // short message and of a chunk between them (0: by the message).
+      .def_property_readonly("hosts", [](const FastcommBackend& b) { return b.hosts(); })
+      .def_property_readonly("host_thresholds",
+                             [](const FastcommBackend& b) {
+                               const HostThresholds& taken = b.host_thresholds();
+                               return std::make_pair(taken.short_bytes, taken.chunk_bytes);
+                             })
       // The backend that does everything, or nearly, if the ranks do not share memory; else None.
       .def_property_readonly("delegate", [](const FastcommBackend& b) { return b.delegate(); })
       .def("delegate_to", &FastcommBackend::delegate_to, py::call_guard<py::gil_scoped_release>())
@@ -392,6 +400,12 @@ PYBIND11_MODULE(_C, module) {
       },
       py::arg("ranks"), py::arg("payload_bytes") = 0, py::arg("block_bytes") = 0,
       py::arg("slot_bytes") = 0, py::arg("device_blocks") = 0, py::arg("pulls") = 0);
+  module.def(
+      "set_host_tuning",
+      [](int hosts, int ranks, uint64_t short_bytes, uint64_t chunk_bytes) {
+        set_host_tuning(hosts, ranks, {short_bytes, chunk_bytes});
+      },
+      py::arg("hosts"), py::arg("ranks"), py::arg("short_bytes") = 0, py::arg("chunk_bytes") = 0);
   module.attr("MAX_RANKS") = kMaxRanks;  // of a native group
   module.attr("MAX_DEVICES") =
       kMaxReduceSources;  // of replicas, and of ranks whose devices reach each other

@@ -40,6 +40,12 @@ Setting number(const char* name, const char* fallback, Limits limits, uint64_t u
   return {name, fallback, "", limits, unit, multiple, member, effect};
 }
 
+uint64_t rounded_down(uint64_t value, uint64_t multiple) {
+  if (multiple != kPowerOfTwo) return value / multiple * multiple;
+  while ((value & (value - 1)) != 0) value &= value - 1;  // without its lowest bit
+  return value;
+}
+
 void set(Environment& env, const Setting& setting, const std::string& text) {
   std::visit(
       [&](auto member) {
@@ -52,7 +58,7 @@ void set(Environment& env, const Setting& setting, const std::string& text) {
           env.*member = std::strtod(text.c_str(), nullptr);
         } else if constexpr (std::is_same<Member, uint64_t Environment::*>::value) {
           const uint64_t value = std::strtoull(text.c_str(), nullptr, 10);
-          env.*member = value / setting.multiple * setting.multiple * setting.unit;
+          env.*member = rounded_down(value, setting.multiple) * setting.unit;
         } else if constexpr (std::is_same<Member, int64_t Environment::*>::value) {
           env.*member = std::strtoll(text.c_str(), nullptr, 10);
         }
@@ -80,6 +86,15 @@ const std::vector<Setting>& settings() {
       number("FASTCOMM_BLOCK_BYTES", "0", kBlockLimits, 1, kBlockUnit, &Environment::block_bytes,
              "what one step of a longer message moves. 0: the size of a core's second-level cache, "
              "from 512 KiB to 2 MiB"),
+      number("FASTCOMM_HOSTS_SHORT_BYTES", "0", kHostsShortLimits, 1, kPowerOfTwo,
+             &Environment::hosts_short_bytes,
+             "between hosts, most that goes by the first rank of each: a message of `broadcast`, a "
+             "sum of a host's ranks; rounded down to a power of two. 0: 64 KiB"),
+      number("FASTCOMM_HOSTS_CHUNK_BYTES", "0", kBlockLimits, 1, kBlockUnit,
+             &Environment::hosts_chunk_bytes,
+             "between hosts, what longer messages are cut into; three chunks are under way, and a "
+             "rank has memory for some copies of each. 0: a sixteenth of the message, from 1 to 4 "
+             "MiB"),
       number("FASTCOMM_SPIN_US", "-1", Limits{-1, 1000 * 1000}, 1, 1, &Environment::spin_us,
              "microseconds that a wait spins before it yields; -1 chooses"),
       number("FASTCOMM_WAIT_WARNING_S", "30", Limits{0, 1000 * 1000}, 1, 1,

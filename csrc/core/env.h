@@ -14,6 +14,7 @@ struct Environment {
   std::string transport, isa, route, ipc, device_results;
   bool peer_access = true, call_sites = false;
   uint64_t segment_bytes = 0, payload_bytes = 0, block_bytes = 0, window_bytes = 0, pool_bytes = 0;
+  uint64_t hosts_short_bytes = 0, hosts_chunk_bytes = 0;
   int64_t device_blocks = 0, spin_us = -1;
   double wait_warning_s = 30, link_timeout_s = 10;
 };
@@ -23,8 +24,12 @@ struct Limits {
 };
 constexpr Limits kPayloadLimits{64, 4 << 20}, kBlockLimits{4 << 10, 64 << 20};
 constexpr Limits kDeviceBlocksLimits{0, 1 << 16};
+// At least what an envelope holds; at most so little that every host may keep one of each other.
+constexpr Limits kHostsShortLimits{2 << 10, 1 << 20};
 /// Sizes are multiples of these; others are rounded down.
 constexpr uint64_t kPayloadUnit = 64, kBlockUnit = 4096;
+/// In place of such a unit: they are powers of two.
+constexpr uint64_t kPowerOfTwo = 0;
 
 struct Setting {
   /// monostate: read by Python. bool: false for "off".
@@ -37,7 +42,7 @@ struct Setting {
   const char* words;     // allowed words, with ", " between; "" for numbers
   Limits limits;         // of numbers, but for the default
   uint64_t unit;         // of numbers: bytes for each 1 of the variable, or 1
-  uint64_t multiple;     // numbers are rounded down to multiples
+  uint64_t multiple;     // numbers are rounded down to multiples, or kPowerOfTwo
   Member member;
   const char* effect;  // a cell of docs/settings.md
 };

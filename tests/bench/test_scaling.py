@@ -55,7 +55,8 @@ def test_long_messages_send_what_the_link_has_to_carry(hosts: int, each: int) ->
 
 
 def test_constants_are_those_of_the_sources() -> None:
-    header = (ROOT / "csrc/c10d/engines/hosts/host_exchange.h").read_text()
+    headers = ("csrc/coll/host_thresholds.h", "csrc/c10d/engines/hosts/host_exchange.h")
+    header = "".join((ROOT / name).read_text() for name in headers)
     for name, value in (("kShortBytes", scaling.SHORT), ("kEnclosedBytes", scaling.ENCLOSED)):
         (text,) = re.findall(rf"{name} = ([0-9 *]+);", header)
         assert math.prod(int(word) for word in text.split("*")) == value

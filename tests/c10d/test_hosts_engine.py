@@ -20,8 +20,8 @@ import fastcomm
 
 pytestmark = pytest.mark.serial  # network namespaces
 
-SHORT_BYTES = 64 * 1024  # kShortBytes of csrc/c10d/engines/hosts
-CHUNK_BYTES = 1 << 20  # the least of chunk_bytes()
+SHORT_BYTES = 64 * 1024  # kShortBytes of csrc/coll/host_thresholds.h
+CHUNK_BYTES = 1 << 20  # kLeastChunkBytes, there
 ENCLOSED_BYTES = 2048  # HostExchange::kEnclosedBytes
 
 

@@ -168,6 +168,10 @@ PROGRAMS = (
     *tests(*("engines/test_point_to_point.py", "point_to_point point_to_point_failures", _WATCHED)),
     *tests("coll/test_fused_all_reduce.py", "fused", _WATCHED),
     *tests("coll/test_slot_sizes.py", "slot_sizes", _BOUNDS, "core", "csrc/coll/slot_sizes.cpp"),
+    *tests(
+        *("coll/test_host_thresholds.py", "host_thresholds", _BOUNDS),
+        *("core", "csrc/coll/host_thresholds.cpp"),
+    ),
     *tests("coll/test_unlike.py", "unlike", _BOUNDS, "csrc/coll/unlike.cpp", ERROR),
     *tests("coll/test_list_plan.py", "list_plan", _BOUNDS, ERROR),
     *tests("coll/test_host_layout.py", "host_layout", _BOUNDS, "csrc/coll/host_layout.cpp", ERROR),

@@ -157,7 +157,7 @@ Engines::Engines(DelegateEngine::BackendPtr whole, HostRanks host, GroupContext 
   host_ = std::move(engine);
   if (host.group != nullptr) {
     auto hosts = std::make_unique<HostsEngine>(std::move(host.group), std::move(host.layout),
-                                               *whole_, context_);
+                                               host.thresholds, *whole_, context_);
     hosts_ = hosts.get();
     host_route_.push_back(hosts_);
     before_.push_back(std::move(hosts));

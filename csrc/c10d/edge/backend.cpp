@@ -61,6 +61,8 @@ FastcommBackend::FastcommBackend(const c10::intrusive_ptr<::c10d::Store>& store,
     why_not_composed_ = formed.group != nullptr ? "all ranks share memory" : formed.host.why_not;
     if (formed.group == nullptr) {
       host_ = std::move(formed.host);
+      host_thresholds_ = host_.thresholds;
+      if (host_.group != nullptr) hosts_ = host_.layout.hosts;
       lane_store_ = std::move(lane_store);
       return;
     }

@@ -36,6 +36,10 @@ class FastcommBackend final : public ::c10d::Backend {
   const GroupTraits& traits() const { return traits_; }
   /// The reason why no operation is composed of what hosts do; "" if some are.
   const std::string& why_not_composed() const { return why_not_composed_; }
+  /// The ranks of each host, if operations are composed of what hosts do; else none.
+  const std::vector<std::vector<int>>& hosts() const { return hosts_; }
+  /// Of these.
+  const HostThresholds& host_thresholds() const { return host_thresholds_; }
   /// Sets another backend, which does everything, if the ranks do not share memory. Collective;
   /// before the first call. `hosts` says which ranks lie where, or is "". Waits for all ranks;
   /// raises TorchError if one does not come, or the store fails.
@@ -163,6 +167,8 @@ class FastcommBackend final : public ::c10d::Backend {
   const std::string label_;
   GroupTraits traits_;
   std::string why_not_composed_;
+  std::vector<std::vector<int>> hosts_;
+  HostThresholds host_thresholds_;
   Continuations::Ptr continuations_;
   HostRanks host_;  // until there are engines, as what follows
   c10::intrusive_ptr<::c10d::Store> lane_store_;

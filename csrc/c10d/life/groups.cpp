@@ -200,7 +200,7 @@ std::vector<std::string> presumed_shares(Bootstrap& bootstrap, int rank, int siz
 HostRanks form_host(Bootstrap& bootstrap, int rank, const std::vector<std::string>& shares,
                     const std::string& why_not_tried, Deadline deadline) {
   const int size = static_cast<int>(shares.size());
-  HostRanks host{nullptr, layout_of(shares, rank), why_not_tried};
+  HostRanks host{nullptr, layout_of(shares, rank), why_not_tried, {}};
   if (shares.empty()) return host;
   host.why_not = why_not_composed(host.layout);
   if (!host.why_not.empty()) return host;
@@ -221,14 +221,18 @@ HostRanks form_host(Bootstrap& bootstrap, int rank, const std::vector<std::strin
   }
   // All ranks know what all say, so they decide alike.
   PartOfStore part(bootstrap, "hosts/");
+  const std::string ok = "ok ";  // its thresholds follow
+  const HostThresholds wanted =
+      choose_host_thresholds(host.layout.num_hosts(), host.layout.ranks_per_host());
   const std::string own = declines          ? "FASTCOMM_ROUTE=fastest"
-                          : problem.empty() ? "ok"
+                          : problem.empty() ? ok + wanted.as_text()
                                             : concat("numbered within its host: ", problem);
   const auto told = told_by_all(part, rank, size, own, deadline);
   for (int each = 0; each < size && host.why_not.empty(); ++each) {
-    if (told[each] != "ok") host.why_not = concat("rank ", each, ": ", told[each]);
+    if (told[each].rfind(ok, 0) != 0) host.why_not = concat("rank ", each, ": ", told[each]);
   }
   if (!host.why_not.empty()) return host;
+  host.thresholds = HostThresholds::from_text(told[0].substr(ok.size()));
   peers->is_part(ranks, size);
   host.group = opened(std::move(peers), traits);
   return host;

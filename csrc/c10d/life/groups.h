@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "coll/host_layout.h"
+#include "coll/host_thresholds.h"
 #include "core/clock.h"
 #include "engines/cpu/communicator.h"
 #include "transport/bootstrap.h"
@@ -15,7 +16,8 @@ namespace fastcomm {
 struct HostRanks {
   std::shared_ptr<Communicator> group;  // nullptr: there is no such group, on any host
   HostLayout layout;
-  std::string why_not;  // there is none, the same on every rank
+  std::string why_not;        // there is none, the same on every rank
+  HostThresholds thresholds;  // likewise; rank 0's
 };
 
 struct Formed {

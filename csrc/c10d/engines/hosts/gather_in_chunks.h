@@ -30,7 +30,7 @@ struct GatherInChunks {
   const uint64_t longest, ranks = static_cast<uint64_t>(inside.whole_size());
   /// Bytes of a chunk that each rank gives. All of them are packed where there is a room.
   const uint64_t each = std::max<uint64_t>(
-      smaller(longest, chunk_bytes(longest* ranks) /
+      smaller(longest, between.thresholds().chunk_of(longest* ranks) /
                            (parts.room(1) != 0 ? ranks : static_cast<uint64_t>(inside.size()))),
       1);
   const int own = between.own_rank();

@@ -23,8 +23,10 @@ struct HostExchange::Envelope {
   char data[kEnclosedBytes];
 };
 
-HostExchange::HostExchange(HostLayout layout, int ranks, Wire::BackendPtr gloo)
+HostExchange::HostExchange(HostLayout layout, const HostThresholds& thresholds, int ranks,
+                           Wire::BackendPtr gloo)
     : layout_(std::move(layout)),
+      thresholds_(thresholds),
       ranks_(ranks),
       wire_(std::move(gloo)),
       written_(layout_.hosts.size()),

@@ -21,26 +21,13 @@
 #include "c10d/engines/hosts/host_inside.h"
 #include "c10d/engines/hosts/wire.h"
 #include "coll/host_layout.h"
+#include "coll/host_thresholds.h"
 #include "coll/plan.h"
 
 namespace fastcomm {
 
 /// The way of a call, which must be the same on all hosts.
 enum class HostPath : uint8_t { kShort = 0, kLong = 1 };
-
-/// Messages and partials of at most so many bytes go by the first ranks of the hosts.
-constexpr uint64_t kShortBytes = 64 * 1024;
-/// Of a message in chunks: the most bytes of one, as partials. Memory follows from it, also with
-/// many hosts.
-constexpr uint64_t kHostChunkBytes = 4 * 1024 * 1024;
-/// The bytes of a chunk of a message of `total`. Nothing is sent while the first chunk is summed in
-/// the hosts, and while the last one's results arrive: so a message has several chunks, as long as
-/// they are not so short that their steps set the time.
-inline uint64_t chunk_bytes(uint64_t total) {
-  constexpr uint64_t kChunks = 16, kLeast = 1024 * 1024;
-  const uint64_t wanted = total / kChunks / kLeast * kLeast;
-  return smaller(wanted < kLeast ? kLeast : wanted, kHostChunkBytes);
-}
 
 /// Used by one thread, and after an error not any more. Then messages may be under way: their
 /// memory, which may be the user's, must live until this is destroyed. The destructor may wait.
@@ -58,9 +45,11 @@ class HostExchange {
   static constexpr uint64_t kChunksUnderWay = 3;
   static constexpr uint64_t kEnclosedBytes = 2048;  // in an envelope
 
-  HostExchange(HostLayout layout, int ranks, Wire::BackendPtr gloo);
+  HostExchange(HostLayout layout, const HostThresholds& thresholds, int ranks,
+               Wire::BackendPtr gloo);
 
   const HostLayout& layout() const { return layout_; }
+  const HostThresholds& thresholds() const { return thresholds_; }
   int own() const { return layout_.own; }
   int own_rank() const { return layout_.hosts[layout_.own][layout_.local]; }
   int num_hosts() const { return layout_.num_hosts(); }
@@ -118,7 +107,7 @@ class HostExchange {
   void send_to(UnderWay& messages, int rank, Mail mail, const void* data, uint64_t bytes) {
     messages.push_back(wire_.send(rank, mail, data, bytes));
   }
-  /// Early data, of at most kShortBytes. The memory is longer: a power of two.
+  /// Early data, of at most thresholds().short_bytes. The memory is longer: a power of two.
   void expect_early(int host, char* room, uint64_t bytes) {
     expect(expected_, host, early_mail(bytes), room, early_length(bytes));
   }
@@ -176,6 +165,7 @@ class HostExchange {
   const Envelope& received(int host) const;
 
   const HostLayout layout_;
+  const HostThresholds thresholds_;
   const int ranks_;
   Wire wire_;
   bool posted_ = false, compared_ = false;

@@ -45,7 +45,7 @@ struct PackedTerms {
   }
 
   uint64_t count() const { return type.runs.count(); }
-  uint64_t room() const { return kHostChunkBytes; }
+  uint64_t room(uint64_t each) const { return each; }
   bool needs_agreement() const { return type.feeds_back(); }
 
   const void* terms(const Span& span, char* room) const {

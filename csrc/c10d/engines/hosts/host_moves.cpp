@@ -35,7 +35,7 @@ struct SpreadInChunks {
   const int root_host = between.layout().host_of(call.call.root);
   const int root_place = between.layout().place_of(call.call.root);
   const uint64_t size = dtype_size(call.call.dtype);
-  const uint64_t each = chunk_bytes(call.call.bytes()) / size;
+  const uint64_t each = between.thresholds().chunk_of(call.call.bytes()) / size;
   const bool gives = root_host == between.own();
 
   char* data(uint64_t element) const {
@@ -79,7 +79,8 @@ void spread_short(HostCall& call, HostInside& inside, HostExchange& between) {
   const uint64_t bytes = user.bytes();
   const bool leads = inside.rank() == 0, gives = root_host == between.own();
   const bool apart = bytes > HostExchange::kEnclosedBytes;
-  char* const copy = between.scratch(kShortBytes);  // users' memory is written at the end
+  char* const copy =
+      between.scratch(between.thresholds().short_bytes);  // users' memory is written at the end
   if (leads) between.begin(call, HostPath::kShort);
   if (leads && apart && !gives) between.expect_early(root_host, copy, bytes);
   if (gives) {
@@ -125,7 +126,8 @@ void gather_to_all(HostCall& call, HostInside& inside, HostExchange& between) {
 }
 
 void spread(HostCall& call, HostInside& inside, HostExchange& between) {
-  if (call.call.bytes() <= kShortBytes) return spread_short(call, inside, between);
+  if (call.call.bytes() <= between.thresholds().short_bytes)
+    return spread_short(call, inside, between);
   SpreadInChunks plan{call, inside, between};
   between.begin(call, HostPath::kLong);
   inside.barrier(call);

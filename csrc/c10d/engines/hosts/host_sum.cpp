@@ -15,8 +15,9 @@ void sum_short(HostCall& call, const PartialSum& sum, HostInside& inside, HostEx
   const int hosts = between.num_hosts();
   const bool leads = inside.rank() == 0;
   const bool apart = bytes > HostExchange::kEnclosedBytes;  // from the envelope
-  char* const room = between.scratch(static_cast<uint64_t>(hosts + 1) * kShortBytes);
-  const auto partial = [&](int host) { return room + static_cast<uint64_t>(host) * kShortBytes; };
+  const uint64_t wide = between.thresholds().short_bytes;
+  char* const room = between.scratch(static_cast<uint64_t>(hosts + 1) * wide);
+  const auto partial = [&](int host) { return room + static_cast<uint64_t>(host) * wide; };
   char *const own = partial(between.own()), *const spare = partial(hosts);
   if (leads) {
     between.begin(call, HostPath::kShort);
@@ -46,8 +47,9 @@ void sum_short_to_root(HostCall& call, const PartialSum& sum, HostInside& inside
   const int hosts = between.num_hosts(), root_host = between.layout().host_of(call.call.root);
   const bool leads = inside.rank() == 0, at_root = root_host == between.own();
   const bool apart = bytes > HostExchange::kEnclosedBytes;
-  char* const room = between.scratch(static_cast<uint64_t>(hosts + 2) * kShortBytes);
-  const auto partial = [&](int host) { return room + static_cast<uint64_t>(host) * kShortBytes; };
+  const uint64_t wide = between.thresholds().short_bytes;
+  char* const room = between.scratch(static_cast<uint64_t>(hosts + 2) * wide);
+  const auto partial = [&](int host) { return room + static_cast<uint64_t>(host) * wide; };
   char *const own = partial(between.own()), *const spare = partial(hosts);
   char* const total = partial(hosts + 1);
   if (leads) {
@@ -95,14 +97,16 @@ struct SumToRootInChunks {
   const int root_place = between.layout().place_of(call.call.root);
   const bool gets = root_host == between.own();
   /// Less with many hosts, whose partials all come here.
-  const uint64_t each = chunk_bytes(call.call.count * sum.partial_size()) / sum.partial_size() /
+  const uint64_t each = between.thresholds().chunk_of(call.call.count * sum.partial_size()) /
+                        sum.partial_size() /
                         ceil_div(static_cast<uint64_t>(between.num_hosts()), 2);
   const uint64_t wide =
       round_up(ceil_div(smaller(each, call.call.count), inside.size()) * sum.partial_size(), 64);
-  const uint64_t memory =
-      tensor.room() + (2 + static_cast<uint64_t>(gets ? between.num_hosts() : 0)) * wide;
+  const uint64_t room =
+      tensor.room(round_up(smaller(each, call.call.count) * sum.partial_size(), 64));
+  const uint64_t memory = room + (2 + static_cast<uint64_t>(gets ? between.num_hosts() : 0)) * wide;
 
-  char* partial(const Chunk& chunk) const { return chunk.memory + tensor.room(); }
+  char* partial(const Chunk& chunk) const { return chunk.memory + room; }
   char* received(const Chunk& chunk, int host) const {
     return partial(chunk) + (1 + static_cast<uint64_t>(host)) * wide;
   }
@@ -158,8 +162,11 @@ struct PartsInChunks {
   HostInside& inside;
   HostExchange& between;
   const uint64_t ranks = static_cast<uint64_t>(inside.whole_size());
-  const uint64_t each = std::max<uint64_t>(
-      chunk_bytes(call.call.count * sum.partial_size() * ranks) / sum.partial_size() / ranks, 1);
+  /// At least what an envelope holds, which goes in one piece however many ranks there are.
+  const uint64_t each =
+      std::max(between.thresholds().chunk_of(call.call.count * sum.partial_size() * ranks) /
+                   sum.partial_size() / ranks,
+               HostExchange::kEnclosedBytes / sum.partial_size());
   const uint64_t wide = round_up(smaller(each, call.call.count) * sum.partial_size(), 64);
   const uint64_t widened = sum.widens() ? ranks * wide : 0;
   const uint64_t memory = widened + 2 * static_cast<uint64_t>(between.num_hosts()) * wide;
@@ -223,7 +230,7 @@ struct AtRoot {
   const OneTensor tensor{call, sum};
 
   uint64_t count() const { return call.count; }
-  uint64_t room() const { return kHostChunkBytes; }
+  uint64_t room(uint64_t each) const { return each; }
   bool needs_agreement() const { return false; }
   const void* terms(const Span& span, char* room) const { return tensor.terms(span, room); }
   char* target(const Span& span, char* room) const {
@@ -239,7 +246,7 @@ struct OwnPart {
   const int ranks, own;
 
   uint64_t count() const { return call.count * static_cast<uint64_t>(ranks); }
-  uint64_t room() const { return kHostChunkBytes; }
+  uint64_t room(uint64_t each) const { return each; }
   bool needs_agreement() const { return false; }
   const void* terms(const Span& span, char* room) const {
     each_part(span, [&](int rank, const Span& part, uint64_t at) {
@@ -286,7 +293,7 @@ void sum_to_all(HostCall& call, HostInside& inside, HostExchange& between) {
   if (!between.layout().aligned()) {
     return sum_trees(call, sum, OneTensor{call.call, sum}, inside, between);
   }
-  if (call.call.count * sum.partial_size() <= kShortBytes) {
+  if (call.call.count * sum.partial_size() <= between.thresholds().short_bytes) {
     return sum_short(call, sum, inside, between);
   }
   SumInChunks<OneTensor> plan{call, sum, {call.call, sum}, inside, between};
@@ -300,7 +307,7 @@ void sum_to_root(HostCall& call, HostInside& inside, HostExchange& between) {
     const bool is_root = between.own_rank() == call.call.root;
     return sum_trees(call, sum, AtRoot{call.call, sum, is_root}, inside, between);
   }
-  if (call.call.count * sum.partial_size() <= kShortBytes) {
+  if (call.call.count * sum.partial_size() <= between.thresholds().short_bytes) {
     return sum_short_to_root(call, sum, inside, between);
   }
   SumToRootInChunks plan{call, sum, {call.call, sum}, inside, between};

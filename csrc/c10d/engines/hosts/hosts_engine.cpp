@@ -90,14 +90,16 @@ class HostsEngine::IssuedWork final : public ::c10d::Work {
 };
 
 HostsEngine::HostsEngine(std::shared_ptr<Communicator> inside, HostLayout layout,
-                         DelegateEngine& whole, GroupContext context)
+                         const HostThresholds& thresholds, DelegateEngine& whole,
+                         GroupContext context)
     : Engine(std::move(context)),
       whole_(whole),
       delegate_(whole.delegate()),
       inside_(std::move(inside)),
       failures_(std::make_shared<HostFailures>(delegate_, inside_)),
       peers_(inside_, layout.hosts[layout.own], failures_, whole),
-      between_(std::make_unique<HostExchange>(std::move(layout), size(), whole.inner())),
+      between_(
+          std::make_unique<HostExchange>(std::move(layout), thresholds, size(), whole.inner())),
       watch_(std::make_unique<Watch>("fc-hosts", [this] { return run_all(); })) {
   // Messages among the ranks of this host end with the group.
   delegate_->also_end([failures = failures_](const std::exception_ptr& failure) {
@@ -162,8 +164,8 @@ Selection HostsEngine::explain(const Query& query) const {
   return {Algorithm::kComposed,
           concat(layout.num_hosts(), " hosts of ", layout.ranks_per_host(),
                  " ranks: shared memory inside each, ", whole_.name(), " between them",
-                 row_of(query.kind).reduces ? "; the bits are those of one host" : "",
-                 price_of(layout))};
+                 row_of(query.kind).reduces ? "; the bits are those of one host" : "", "; ",
+                 between_->thresholds().described(), price_of(layout))};
 }
 
 WorkPtr HostsEngine::submit(const Request& request) {

@@ -28,8 +28,8 @@ namespace fastcomm {
 class HostsEngine final : public Engine {
  public:
   /// `inside` are the ranks of this host; `whole` lives longer.
-  HostsEngine(std::shared_ptr<Communicator> inside, HostLayout layout, DelegateEngine& whole,
-              GroupContext context);
+  HostsEngine(std::shared_ptr<Communicator> inside, HostLayout layout,
+              const HostThresholds& thresholds, DelegateEngine& whole, GroupContext context);
   ~HostsEngine() override;
 
   std::string name() const override { return "shared memory and " + whole_.name(); }

@@ -46,7 +46,7 @@ struct OneTensor {
   const PartialSum& sum;
 
   uint64_t count() const { return call.count; }
-  uint64_t room() const { return sum.widens() ? kHostChunkBytes : 0; }
+  uint64_t room(uint64_t each) const { return sum.widens() ? each : 0; }
   bool needs_agreement() const { return false; }
   const void* terms(const Span& span, char* room) const {
     const auto* input = static_cast<const char*>(call.input) + span.first * sum.size();
@@ -60,7 +60,7 @@ struct OneTensor {
 
 /// Every rank gets the sum. `Ends` says where terms come from and results go to:
 ///   count()             elements
-///   room()              bytes that it needs in a chunk's memory
+///   room(each)          bytes that it needs in the memory of a chunk of `each` bytes of partials
 ///   needs_agreement()   true if terms() writes to the user's memory
 ///   terms(span, room)   the terms, as partials
 ///   target(span, room)  the place of the results
@@ -76,16 +76,18 @@ struct SumInChunks {
   HostInside& inside;
   HostExchange& between;
   /// Elements of a chunk, and bytes that its parts take.
-  const uint64_t each = chunk_bytes(ends.count() * sum.partial_size()) / sum.partial_size();
+  const uint64_t each =
+      between.thresholds().chunk_of(ends.count() * sum.partial_size()) / sum.partial_size();
   const uint64_t wide =
       round_up(ceil_div(smaller(each, ends.count()), inside.size()) * sum.partial_size(), 64);
   /// Slices are exchanged as a whole.
   const bool whole = between.num_hosts() == 2 && sum.travels == sum.type;
   const uint64_t hosts = static_cast<uint64_t>(between.num_hosts());
   const uint64_t part_wide = whole ? wide : round_up(ceil_div(wide, hosts), 64) + 64;
-  const uint64_t memory = ends.room() + 2 * wide + hosts * part_wide;
+  const uint64_t room = ends.room(round_up(smaller(each, ends.count()) * sum.partial_size(), 64));
+  const uint64_t memory = room + 2 * wide + hosts * part_wide;
 
-  char* partial(const Chunk& chunk) const { return chunk.memory + ends.room(); }
+  char* partial(const Chunk& chunk) const { return chunk.memory + room; }
   char* received(const Chunk& chunk, int host) const {
     return partial(chunk) + wide + static_cast<uint64_t>(host) * part_wide;
   }

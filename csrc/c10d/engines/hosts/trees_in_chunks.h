@@ -28,16 +28,18 @@ struct TreesInChunks {
   HostInside& inside;
   HostExchange& between;
   const HostLayout& layout = between.layout();
-  const uint64_t each = chunk_bytes(ends.count() * sum.partial_size()) / sum.partial_size();
+  const uint64_t each =
+      between.thresholds().chunk_of(ends.count() * sum.partial_size()) / sum.partial_size();
   const uint64_t slice = ceil_div(smaller(each, ends.count()), inside.size());
   const uint64_t wide = round_up(slice * sum.partial_size(), 64);
   const uint64_t part_wide =
       round_up(ceil_div(slice, layout.num_hosts()) * sum.partial_size(), 64) + 64;
-  const uint64_t memory = ends.room() + (static_cast<uint64_t>(inside.size()) + 1) * wide +
-                          layout.num_trees() * part_wide;
+  const uint64_t room = ends.room(round_up(smaller(each, ends.count()) * sum.partial_size(), 64));
+  const uint64_t memory =
+      room + (static_cast<uint64_t>(inside.size()) + 1) * wide + layout.num_trees() * part_wide;
 
   char* term(const Chunk& chunk, int place) const {
-    return chunk.memory + ends.room() + static_cast<uint64_t>(place) * wide;
+    return chunk.memory + room + static_cast<uint64_t>(place) * wide;
   }
   char* result(const Chunk& chunk) const { return term(chunk, inside.size()); }
   /// The place of a subtree's partial: of this host, whole; else this host's part.
