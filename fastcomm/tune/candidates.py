@@ -34,8 +34,8 @@ class Step:
 
     Attributes:
         name: its name in tables.
-        candidates: values to try, by the names of `fastcomm._machine.tuning.SETTINGS`; an empty one
-            is the default.
+        candidates: values to try, by the names of `fastcomm._machine.tuning.SETTINGS`, or between
+            hosts `HOSTS_SETTINGS`; an empty one is the default.
         messages: the messages to time.
         share: the fraction of the time for all steps that this one gets.
     """
@@ -83,6 +83,23 @@ ON_DEVICES = (
         0.4,
     ),
     Step("results", _values("pulls", [1]), _messages([OVERLAPPED], [25 * MIB]), 0.2),
+)
+
+
+BETWEEN_HOSTS = (
+    Step(
+        "short limit",
+        _values("short_bytes", [16 * KIB, 32 * KIB, 128 * KIB, 256 * KIB, MIB]),
+        _messages(["all_reduce", "broadcast"], [32 * KIB, 64 * KIB, 128 * KIB, 256 * KIB, MIB]),
+        0.4,
+    ),
+    # The default is of 1 to 4 MiB, of these messages 1 MiB.
+    Step(
+        "chunk",
+        _values("chunk_bytes", [256 * KIB, 512 * KIB, 2 * MIB, 4 * MIB, 8 * MIB, 16 * MIB]),
+        (*_messages(["all_reduce"], [4 * MIB, 25 * MIB]), *_messages(["all_gather"], [4 * MIB])),
+        0.6,
+    ),
 )
 
 

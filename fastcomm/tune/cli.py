@@ -1,7 +1,7 @@
 """``fastcomm tune``: measure which values suit this machine, and keep them for process groups.
 
 Without it the defaults hold. Exit status: 0, 1 if a rank fails, 2 for invalid arguments,
-missing packages or a file that cannot be written.
+missing packages, a file that cannot be written, or hosts of which nothing is composed.
 """
 
 from __future__ import annotations
@@ -9,12 +9,23 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastcomm._commands.common import TABLES, run, seconds, several_ranks
+from fastcomm.tune.tables import format_hosts, format_text
+
+if TYPE_CHECKING:
+    from fastcomm._machine.tuning import Key
+
+_BUDGET_S, _HOSTS_BUDGET_S = 8.0, 60.0
+_HOSTS_START = (
+    "on each host: torchrun --nnodes 2 --nproc-per-node 2 --rdzv-backend c10d "
+    "--rdzv-endpoint HOST0:29500 -m fastcomm tune --hosts"
+)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -38,7 +49,16 @@ def build_parser() -> argparse.ArgumentParser:
         help="numbers of ranks on devices (as many as there are; more share them)",
     )
     parser.add_argument(
-        "--budget", type=seconds, default=8.0, help="seconds for each number of ranks (8)"
+        "--hosts",
+        action="store_true",
+        help="measure between the hosts that the job runs on, what goes by their first ranks and "
+        "in what chunks more is moved; under torchrun, on several hosts",
+    )
+    parser.add_argument(
+        "--budget",
+        type=seconds,
+        help=f"seconds for each number of ranks ({_BUDGET_S:g}), or for all hosts "
+        f"({_HOSTS_BUDGET_S:g})",
     )
     parser.add_argument("--quiet", action="store_true", help="no tables, which need more packages")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was measured")
@@ -60,7 +80,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     if options.forget:
         return run("fastcomm tune", (), forget)
+    if options.hosts:
+        return _tune_hosts(parser, options, ["fastcomm tune", *words])
     needed = () if options.quiet else TABLES
+    options.budget = options.budget or _BUDGET_S
     return run("fastcomm tune", needed, lambda: _tune(options, ["fastcomm tune", *words]))
 
 
@@ -111,36 +134,108 @@ def _tune(options: argparse.Namespace, command: list[str]) -> int:
     return 0
 
 
-def _measured(options: Any, quiet: bool) -> tuple[dict[int, dict[str, int]], list[dict[str, Any]]]:
+def _measured(options: Any, quiet: bool) -> tuple[dict[Key, dict[str, int]], list[dict[str, Any]]]:
     """Measure under a progress bar, which shows on a terminal only; return values and rows."""
     from fastcomm.tune.run import messages
     from fastcomm.tune.run import run as run_all
 
     rows: list[dict[str, Any]] = []
-    bar: Any = None
-    if not quiet:
-        from tqdm import tqdm
-
-        bar = tqdm(total=messages(options), unit="message", ncols=100, disable=None)
-
-    def on_begin(text: str) -> None:
-        if bar is not None:
-            bar.update()
-            bar.set_description(text)
-
-    with bar or contextlib.nullcontext():
+    with _bar(messages(options), quiet) as on_begin:
         found = run_all(options, rows.append, on_begin)
     return found, rows
 
 
-def format_text(rows: Sequence[dict[str, Any]]) -> str:
-    """Return a table of candidates with their times, as multiples of the best one's."""
-    from tabulate import tabulate
+@contextlib.contextmanager
+def _bar(messages: int, quiet: bool) -> Iterator[Callable[[str], None]]:
+    """Yield what is told that a message begins; a bar shows it, on a terminal only."""
+    if quiet:
+        yield lambda text: None
+        return
+    from tqdm import tqdm
 
-    lines = []
-    for row in rows:
-        named = ", ".join(f"{name} {value}" for name, value in row["candidate"].items())
-        mark = "chosen" if row["chosen"] else ""
-        lines.append([row["ranks"], row["on"], row["step"], named or "default", row["ratio"], mark])
-    header = ["ranks", "on", "choice", "candidate", "times the best", ""]
-    return str(tabulate(lines, header, floatfmt=".3f"))
+    with tqdm(total=messages, unit="message", ncols=100, disable=None) as bar:
+
+        def on_begin(text: str) -> None:
+            bar.update()
+            bar.set_description(text)
+
+        yield on_begin
+
+
+def _tune_hosts(
+    parser: argparse.ArgumentParser, options: argparse.Namespace, command: list[str]
+) -> int:
+    """Run as a rank of a job over several hosts; the first one reports."""
+    from fastcomm._machine.tuning import HOSTS_SETTINGS
+    from fastcomm._measure.launch import RankError, running_job
+
+    for name in ("ranks", "devices"):
+        if getattr(options, name) is not None:
+            parser.error(f"--hosts has no --{name}")
+    if (job := running_job()) is None:
+        parser.error(f"--hosts needs a job that runs on several hosts: start it {_HOSTS_START}")
+    for name in HOSTS_SETTINGS.values():  # they are what is measured
+        os.environ.pop(name, None)
+    first = job[0] == 0
+    options.budget = options.budget or _HOSTS_BUDGET_S
+
+    def body() -> int:
+        try:
+            return _report_hosts(options, command) if first else _help_with_hosts(options)
+        except RankError as error:
+            lines = str(error).splitlines()
+            print("tune:", *dict.fromkeys([lines[0], lines[-1]]), file=sys.stderr)
+            return 1
+
+    return run("fastcomm tune", TABLES if first and not options.quiet else (), body)
+
+
+def _help_with_hosts(options: argparse.Namespace) -> int:
+    """Be another rank than the first, which says what goes wrong."""
+    from fastcomm.tune import hosts
+
+    wanted = hosts.Options(options.budget, keep=not options.dry_run)
+    try:
+        found = hosts.run(wanted, lambda row: None, lambda text: None)
+    except hosts.NotComposedError:
+        return 2
+    return 2 if any(why for _, why in found.kept) else 0
+
+
+def _report_hosts(options: argparse.Namespace, command: list[str]) -> int:
+    from fastcomm._machine import identity
+    from fastcomm._measure.environment import describe, summary_line
+    from fastcomm.tune import hosts
+
+    environment = describe(command)
+    print(summary_line(environment))
+    wanted = hosts.Options(options.budget, keep=not options.dry_run)
+    rows: list[dict[str, Any]] = []
+    try:
+        with _bar(hosts.messages(wanted), options.quiet) as on_begin:
+            found = hosts.run(wanted, rows.append, on_begin)
+    except hosts.NotComposedError as error:
+        print(f"fastcomm tune: {error}", file=sys.stderr)
+        return 2
+    if not options.quiet:
+        print(format_hosts(rows))
+    if options.json:
+        report = {"environment": environment, "hosts": found.hosts, "values": found.values}
+        text = json.dumps({**report, "rows": rows}, indent=1, default=str)
+        identity.write_whole(options.json, text + "\n")
+    if options.dry_run:
+        print("nothing is kept (--dry-run)")
+        return 0
+    of = f"{len(found.hosts)} hosts of {len(found.hosts[0])} ranks"
+    values = ", ".join(f"{name} {value}" for name, value in found.values.items())
+    print(f"{of}: {values or 'nothing does better than the defaults'}")
+    for number, (file, why) in enumerate(found.kept):
+        if why:
+            print(
+                f"fastcomm tune: host {number} keeps nothing: {why}. A group with rank 0 there "
+                "goes by the defaults, or by what was measured before",
+                file=sys.stderr,
+            )
+        else:
+            print(f"host {number}: {file}")
+    return 2 if any(why for _, why in found.kept) else 0

@@ -6,6 +6,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -41,30 +42,52 @@ def run_rank(
     """
     untuned = {_tuning.SWITCH: "off"}
     device = begin(rank, prepare, _tuning.SETTINGS.values(), untuned, on_devices)
+    place = Place(device, device.type, lambda tried: _make_group(rank.size, tried, device))
     values: dict[str, int] = {}
     for step in steps:
-        values = _choose(rank, step, values, device, step.share * budget_s)
+        values = choose(rank, step, values, place, step.share * budget_s)
     _native.load().set_tuning(rank.size)  # the defaults again
     dist.barrier()
     dist.destroy_process_group()
     return values
 
 
-def _choose(
-    rank: Rank, step: Step, before: dict[str, int], device: torch.device, budget_s: float
+@dataclass(frozen=True)
+class Place:
+    """Where candidates are timed.
+
+    Attributes:
+        device: of tensors.
+        on: its name in tables.
+        form: makes a group of all ranks that uses these values.
+        rotation: bytes to send before timing, on the host.
+    """
+
+    device: torch.device
+    on: str
+    form: Callable[[dict[str, int]], dist.ProcessGroup]
+    rotation: int = _ROTATION
+
+
+def choose(
+    rank: Rank, step: Step, before: dict[str, int], place: Place, budget_s: float
 ) -> dict[str, int]:
-    """Return the values ``before``, with those of the step's best candidate."""
-    control = dist.group.WORLD
+    """Return the values ``before``, with those of the step's best candidate.
+
+    The default group is of all ranks, and for what they have to agree on. Rank 0 reports a row for
+    each candidate.
+    """
+    control, device = dist.group.WORLD, place.device
     assert control is not None
     tried = [{**before, **candidate} for candidate in step.candidates]
-    groups = [_make_group(rank.size, values, device) for values in tried]
+    groups = [place.form(values) for values in tried]
     times = []
     for message in step.messages:
         if rank.rank == 0:
             rank.report({"begins": f"{step.name}: {message.operation} of {message.size} bytes"})
-        calls = [_call(message, group, device, rank) for group in groups]
+        calls = _calls(message, groups, device, rank)
         for call in calls if device.type == "cpu" else ():
-            for _ in range(min(_MOST_WARM_UP, _ROTATION // message.size)):
+            for _ in range(min(_MOST_WARM_UP, place.rotation // message.size)):
                 call()
         timer = Timer if message.operation == OVERLAPPED else timer_on(device)
         budget = budget_s / len(step.messages)
@@ -78,7 +101,7 @@ def _choose(
         if rank.rank != 0:
             break
         row: dict[str, Any] = {"step": step.name, "candidate": candidate, "ranks": rank.size}
-        row.update(on=device.type, chosen=number == index, ratio=round(scored[number], 3))
+        row.update(on=place.on, chosen=number == index, ratio=round(scored[number], 3))
         row["us"] = {
             f"{message.operation} {message.size}": round(of_message[number] / 1e3, 2)
             for message, of_message in zip(step.messages, times, strict=True)
@@ -96,15 +119,18 @@ def _make_group(size: int, values: dict[str, int], device: torch.device) -> dist
     return group
 
 
-def _call(message: Message, group: dist.ProcessGroup, device: torch.device, rank: Rank) -> Call:
+def _calls(
+    message: Message, groups: Sequence[dist.ProcessGroup], device: torch.device, rank: Rank
+) -> list[Call]:
+    """Return a call for each group, with the same tensors."""
     if message.operation == OVERLAPPED:
-        return overlapped_step(group, device, message.size)
+        return [overlapped_step(group, device, message.size) for group in groups]
     from fastcomm._measure.cases.base import buffers_from
 
     with buffers_from(lambda numel, dtype: torch.empty(numel, dtype=dtype, device=device)):
         case = CASES[message.operation](message.size, torch.float32, rank.rank, rank.size)
     case.prepare()
-    return case.bind(group)
+    return [case.bind(group) for group in groups]
 
 
 def overlapped_step(group: dist.ProcessGroup, device: torch.device, size: int) -> Call:

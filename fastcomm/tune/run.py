@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from fastcomm._machine.tuning import Key
 from fastcomm._measure.launch import launch
 from fastcomm.tune.candidates import ON_DEVICES, ON_THE_HOST, Step
 from fastcomm.tune.ranks import run_rank
@@ -44,7 +45,7 @@ def plan(options: Options) -> list[tuple[int, tuple[Step, ...]]]:
 
 def run(
     options: Options, on_row: Callable[[Row], None], on_begin: Callable[[str], None]
-) -> dict[int, dict[str, int]]:
+) -> dict[Key, dict[str, int]]:
     """Measure, and return the values by number of ranks that differ from the defaults.
 
     Args:
@@ -55,7 +56,7 @@ def run(
     Raises:
         RankError: a rank failed, or did not end in time.
     """
-    found: dict[int, dict[str, int]] = {}
+    found: dict[Key, dict[str, int]] = {}
     for ranks, steps in plan(options):
 
         def note(_: int, message: Any, ranks: int = ranks) -> None:

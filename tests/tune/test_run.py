@@ -22,7 +22,7 @@ SHORT = (
 )
 
 
-def _measured(options: Options) -> tuple[dict[int, dict[str, int]], list[dict[str, Any]]]:
+def _measured(options: Options) -> tuple[dict[Any, dict[str, int]], list[dict[str, Any]]]:
     rows: list[dict[str, Any]] = []
     begun: list[str] = []
     found = run(options, rows.append, begun.append)
