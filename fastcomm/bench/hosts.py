@@ -41,7 +41,7 @@ from fastcomm._measure.launch import run_in_job
 from fastcomm._measure.objects import all_gather_object
 from fastcomm._measure.rank import Rank
 from fastcomm._measure.timing import agree
-from fastcomm.bench.levels import SHORT_BYTES, levels_of, partials_of, wire_us
+from fastcomm.bench.levels import levels_of, partials_of, wire_us
 from fastcomm.bench.links import Row, measure_host, measure_link
 from fastcomm.bench.sweep import SweepOptions, measure_point, share_of
 
@@ -170,13 +170,15 @@ def _rows(hosts: list[Host], control: dist.ProcessGroup, options: SweepOptions) 
         yield links[-1]
     own = next(host for host in hosts if dist.get_rank() in host.ranks)
     partials = max(partials_of(host.ranks, options.ranks) for host in hosts)
-    levels = [
-        Contender("fastcomm", dist.group.WORLD),
-        Inside(own, partials == 1, max(len(host.ranks) for host in hosts)),
-        Contender("gloo", over_gloo),
-    ]
     backend = backend_of(dist.group.WORLD, behind_checks=True)
     assert backend is not None
+    short_bytes, _ = backend.host_thresholds
+    by_first = short_bytes if partials == 1 else 0
+    levels = [
+        Contender("fastcomm", dist.group.WORLD),
+        Inside(own, by_first, max(len(host.ranks) for host in hosts)),
+        Contender("gloo", over_gloo),
+    ]
     not_composed = backend.why_not_composed
     for size in options.sizes:
         case = CASES["all_reduce"](size, torch.float32, dist.get_rank(), options.ranks)
@@ -184,7 +186,8 @@ def _rows(hosts: list[Host], control: dist.ProcessGroup, options: SweepOptions) 
         if not_composed:
             rows[0]["not_composed"] = not_composed
         else:
-            rows[0].update(levels_of(rows, wire_us(case.nbytes, len(hosts), partials, links)))
+            least_us = wire_us(case.nbytes, len(hosts), partials, links, short_bytes)
+            rows[0].update(levels_of(rows, least_us))
         yield from rows
 
 
@@ -193,11 +196,12 @@ class Inside(Contender):
 
     Args:
         host: this rank's.
-        by_first: short ones go by the first rank of each host, as the composed group's do.
+        by_first: those of at most so many bytes go by the first rank of each host, as the
+            composed group's do.
         most: ranks of the host with the most.
     """
 
-    def __init__(self, host: Host, by_first: bool, most: int) -> None:
+    def __init__(self, host: Host, by_first: int, most: int) -> None:
         super().__init__("inside", host.group)
         self._ranks, self._by_first, self._most = host.ranks, by_first, most
 
@@ -219,7 +223,7 @@ class Inside(Contender):
         part = torch.zeros(-(-case.numel // ranks), dtype=case.dtype)
         summed = torch.zeros(ranks * len(part), dtype=case.dtype)
 
-        def by_first() -> None:
+        def by_first_ranks() -> None:
             dist.reduce(summed, self._ranks[0], group=group)
             dist.broadcast(summed, self._ranks[0], group=group)
 
@@ -227,5 +231,5 @@ class Inside(Contender):
             reduce_scatter_single(part, summed, group=group)
             all_gather_single(summed, part, group=group)
 
-        short = self._by_first and case.nbytes <= SHORT_BYTES
-        return (by_first if short else by_slices), summed
+        short = case.nbytes <= self._by_first
+        return (by_first_ranks if short else by_slices), summed

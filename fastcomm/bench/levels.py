@@ -7,7 +7,7 @@ from typing import Any
 
 Row = dict[str, Any]
 
-# Partials of at most so many bytes go by the first ranks (csrc/c10d/engines/hosts/host_exchange.h).
+# Partials of at most so many bytes go by the first ranks, by default (csrc/coll/host_thresholds.h).
 SHORT_BYTES = 64 << 10
 
 
@@ -27,7 +27,9 @@ def partials_of(ranks: Sequence[int], size: int) -> int:
     return count(0, size)
 
 
-def wire_us(size: int, hosts: int, partials: int, links: Sequence[Row]) -> float:
+def wire_us(
+    size: int, hosts: int, partials: int, links: Sequence[Row], short_bytes: int = SHORT_BYTES
+) -> float:
     """Return the least time of an ``all_reduce`` between hosts, in microseconds.
 
     That is of messages one after the other, on the link with the longest latency, and of what a
@@ -39,10 +41,11 @@ def wire_us(size: int, hosts: int, partials: int, links: Sequence[Row]) -> float
         hosts: their number.
         partials: of each host.
         links: rows of all pairs.
+        short_bytes: the group's own limit of what goes by the first ranks.
     """
     latency_us = max(link["latency_us"] for link in links)
     bits_a_us = min(link["both_gbits"] for link in links) * 1e3
-    if partials == 1 and size <= SHORT_BYTES:
+    if partials == 1 and size <= short_bytes:
         return float(latency_us + (hosts - 1) * size * 8 / bits_a_us)
     turns = 1 if hosts == 2 and partials == 1 else 2
     sent = (hosts - 1) / hosts * size * (partials + 1)
