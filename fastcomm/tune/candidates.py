@@ -1,7 +1,7 @@
 """Candidates of ``fastcomm tune``, and the rule that chooses among them.
 
 A step chooses one value, on top of the choices of earlier steps. The first candidate is always the
-default. It stays unless another is better by `LEAST_GAIN` over all messages. The time of a message
+default. It stays unless another is better by the step's gain over all messages. The time of one
 counts as a ratio to the best candidate's, so that no size outweighs the others.
 """
 
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 KIB, MIB = 1 << 10, 1 << 20
 
 LEAST_GAIN = 0.03  # of the chosen candidate's time
+LEAST_GAIN_BETWEEN_HOSTS = 0.1  # threads that wake on several hosts make times differ more
 
 
 @dataclass(frozen=True)
@@ -38,12 +39,14 @@ class Step:
             hosts `HOSTS_SETTINGS`; an empty one is the default.
         messages: the messages to time.
         share: the fraction of the time for all steps that this one gets.
+        gain: by how much another candidate must be better than the default.
     """
 
     name: str
     candidates: tuple[dict[str, int], ...]
     messages: tuple[Message, ...]
     share: float
+    gain: float = LEAST_GAIN
 
 
 def _messages(operations: Sequence[str], sizes: Sequence[int]) -> tuple[Message, ...]:
@@ -92,6 +95,7 @@ BETWEEN_HOSTS = (
         _values("short_bytes", [16 * KIB, 32 * KIB, 128 * KIB, 256 * KIB, MIB]),
         _messages(["all_reduce", "broadcast"], [32 * KIB, 64 * KIB, 128 * KIB, 256 * KIB, MIB]),
         0.4,
+        LEAST_GAIN_BETWEEN_HOSTS,
     ),
     # The default is of 1 to 4 MiB, of these messages 1 MiB.
     Step(
@@ -99,6 +103,7 @@ BETWEEN_HOSTS = (
         _values("chunk_bytes", [256 * KIB, 512 * KIB, 2 * MIB, 4 * MIB, 8 * MIB, 16 * MIB]),
         (*_messages(["all_reduce"], [4 * MIB, 25 * MIB]), *_messages(["all_gather"], [4 * MIB])),
         0.6,
+        LEAST_GAIN_BETWEEN_HOSTS,
     ),
 )
 
@@ -113,7 +118,7 @@ def scores(times: Sequence[Sequence[float]]) -> list[float]:
     return [math.exp(sum(column) / len(logs)) for column in zip(*logs, strict=True)]
 
 
-def best(scored: Sequence[float]) -> int:
-    """Return the index of the chosen candidate: 0, unless another is better by `LEAST_GAIN`."""
+def best(scored: Sequence[float], gain: float = LEAST_GAIN) -> int:
+    """Return the index of the chosen candidate: 0, unless another is better by ``gain``."""
     index = min(range(len(scored)), key=scored.__getitem__)
-    return index if scored[index] * (1 + LEAST_GAIN) < scored[0] else 0
+    return index if scored[index] * (1 + gain) < scored[0] else 0

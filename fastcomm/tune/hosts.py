@@ -125,7 +125,7 @@ def _measured(rank: Rank, options: Options, hosts: Sequence[Sequence[int]]) -> d
         group: dist.ProcessGroup = dist.new_group(backend="fastcomm", timeout=TIMEOUT)
         return group
 
-    place = Place(torch.device("cpu"), f"{shape[0]} x {shape[1]}", form, _ROTATION)
+    place = Place(torch.device("cpu"), f"{shape[0]} x {shape[1]}", form, _ROTATION, confirms=True)
     chosen: dict[str, int] = {}
     for step in options.steps:
         chosen = choose(rank, step, chosen, place, step.share * options.budget_s)

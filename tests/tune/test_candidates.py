@@ -20,9 +20,13 @@ def test_the_default_stays_unless_another_is_clearly_better(
     scored: list[float], index: int
 ) -> None:
     assert candidates.best(scored) == index
+    assert candidates.best(scored, 0.6) == (index if scored[0] > 1.6 else 0)
 
 
-@pytest.mark.parametrize("steps", [candidates.ON_THE_HOST, candidates.ON_DEVICES])
+STEPS = [candidates.ON_THE_HOST, candidates.ON_DEVICES, candidates.BETWEEN_HOSTS]
+
+
+@pytest.mark.parametrize("steps", STEPS)
 def test_steps(steps: tuple[candidates.Step, ...]) -> None:
     """Shares add up to one; every step has the default first, and something to choose."""
     assert sum(step.share for step in steps) == pytest.approx(1)
