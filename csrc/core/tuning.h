@@ -1,6 +1,6 @@
-// Results of `fastcomm tune` on this machine, per number of ranks, and of hosts. A process gets them
-// when it loads this library. A group takes rank 0's values when it is formed, unless the environment
-// sets them (core/env.h).
+// Results of `fastcomm tune` on this machine, per number of ranks, and of hosts. A process gets
+// them when it loads this library. A group takes rank 0's values when it is formed, unless the
+// environment sets them (core/env.h).
 #pragma once
 
 #include <cstdint>
