@@ -49,7 +49,7 @@ BURST = 128 << 10  # of hosts_like(): passes without a limit
 
 def chunk_bytes(size: int) -> int:
     """Return the bytes of a chunk of a long message: HostThresholds::chunk_of, by default."""
-    return min(max(size // 16 >> 20 << 20, 1 << 20), 4 << 20)
+    return min(max(size // 6 >> 20 << 20, 1 << 20), 4 << 20)
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ uint64_t HostThresholds::chunk_of(uint64_t total) const {
   // Nothing is sent while the first chunk is summed in the hosts, and while the last one's results
   // arrive: so a message has several chunks, as long as they are not so short that their steps set
   // the time.
-  constexpr uint64_t kChunks = 16;
+  constexpr uint64_t kChunks = 6;
   const uint64_t wanted = total / kChunks / kLeastChunkBytes * kLeastChunkBytes;
   return std::clamp(wanted, kLeastChunkBytes, kMostChunkBytes);
 }

@@ -93,7 +93,7 @@ const std::vector<Setting>& settings() {
       number("FASTCOMM_HOSTS_CHUNK_BYTES", "0", kBlockLimits, 1, kBlockUnit,
              &Environment::hosts_chunk_bytes,
              "between hosts, what longer messages are cut into; three chunks are under way, and a "
-             "rank has memory for some copies of each. 0: a sixteenth of the message, from 1 to 4 "
+             "rank has memory for some copies of each. 0: a sixth of the message, from 1 to 4 "
              "MiB"),
       number("FASTCOMM_SPIN_US", "-1", Limits{-1, 1000 * 1000}, 1, 1, &Environment::spin_us,
              "microseconds that a wait spins before it yields; -1 chooses"),
@@ -151,7 +151,7 @@ std::string allowed_values(const Setting& setting) {
 
 std::string setting_text(const Setting& setting) {
   const char* const text = std::getenv(setting.name);
-  if (text == nullptr || *text == '\0') return setting.fallback;
+  if (text == nullptr || *text == '\0' || setting.fallback == text) return setting.fallback;
   const bool is_word = *setting.words != '\0';
   FC_CHECK(is_word ? is_among(text, setting.words) : is_number_within(text, setting), setting.name,
            "=", text, is_word ? ": may be " : ": must be ", allowed_values(setting));

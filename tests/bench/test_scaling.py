@@ -60,7 +60,8 @@ def test_constants_are_those_of_the_sources() -> None:
     for name, value in (("kShortBytes", scaling.SHORT), ("kEnclosedBytes", scaling.ENCLOSED)):
         (text,) = re.findall(rf"{name} = ([0-9 *]+);", header)
         assert math.prod(int(word) for word in text.split("*")) == value
-    assert [scaling.chunk_bytes(size << 20) >> 20 for size in (1, 25, 40, 100)] == [1, 1, 2, 4]
+    chunks = [scaling.chunk_bytes(size << 20) >> 20 for size in (1, 8, 12, 25, 100)]
+    assert chunks == [1, 1, 2, 4, 4]
 
 
 def test_more_hosts_cost_more_on_paper() -> None:

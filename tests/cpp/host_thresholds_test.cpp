@@ -39,7 +39,7 @@ CASE(tuned) {
 CASE(chunks) {
   HostThresholds taken;
   const auto of = [&](uint64_t mib) { return taken.chunk_of(mib * kMiB) / kMiB; };
-  EXPECT(taken.chunk_of(1) == kMiB && of(25) == 1 && of(40) == 2 && of(1000) == 4,
+  EXPECT(taken.chunk_of(1) == kMiB && of(8) == 1 && of(12) == 2 && of(25) == 4 && of(1000) == 4,
          "by the message");
   taken.chunk_bytes = 8 * kMiB;
   EXPECT(of(1) == 8 && of(1000) == 8, "whatever the message");

@@ -18,12 +18,23 @@ HostPeerWork::HostPeerWork(std::shared_ptr<HostFailures> failures,
       failures_(std::move(failures)),
       message_(std::move(message)) {}
 
+bool HostPeerWork::start() {
+  try {
+    return post(message_.peer, message_.tag, /*two_ways=*/true);
+  } catch (...) {
+    std::rethrow_exception(error_of(std::current_exception()));
+  }
+}
+
 void HostPeerWork::go_elsewhere(const Issue& issue) {
   const std::lock_guard<std::mutex> lock(going_);
   if (aborted_.load() || !group_->take_back(operation_)) return;
   bytes_ = bytes();
-  if (const auto error = caught([&] { other_ = issue(*this, bytes_); })) return end(error, -1);
-  if (followed_) follow(other_);
+  const auto error = caught([&] {
+    other_ = issue(*this, bytes_);
+    if (followed_) follow(other_);
+  });
+  if (error != nullptr && !claimed_.exchange(true)) end(error, -1);
 }
 
 std::vector<at::Tensor> HostPeerWork::bytes() const {
@@ -69,7 +80,7 @@ bool HostPeerWork::wait(std::chrono::milliseconds timeout) {
     const auto left = std::chrono::duration_cast<Milliseconds>(deadline - Clock::now());
     const auto rest = timeout == kNoTimeout ? kNoTimeout : std::max(left, Milliseconds(1));
     const auto error = caught([&] { other->wait(rest); });
-    if (!other->isCompleted()) std::rethrow_exception(error);  // the wait's own
+    if (error != nullptr && !other->isCompleted()) std::rethrow_exception(error);  // the wait's own
     end_with_other(*other, error);
   }
   if (const auto error = exception()) std::rethrow_exception(error);

@@ -28,8 +28,9 @@ class HostPeerWork final : public PeerWork {
   HostPeerWork(std::shared_ptr<HostFailures> failures, std::shared_ptr<Communicator> inside,
                Message message, const at::Tensor& tensor, Milliseconds timeout,
                Continuations::Ptr continuations);
-  /// Hands the message to the ranks of the host; false if it has to go the other way.
-  bool start() { return post(message_.peer, message_.tag, /*two_ways=*/true); }
+  /// Hands the message to the ranks of the host; false if it has to go the other way. Raises the
+  /// group's failure.
+  bool start();
   /// The message as bytes, in memory of its own if the tensor has gaps. They keep it.
   std::vector<at::Tensor> bytes() const;
   /// Hands a receive over, unless it has its message, or has ended.

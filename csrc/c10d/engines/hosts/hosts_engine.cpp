@@ -101,6 +101,7 @@ HostsEngine::HostsEngine(std::shared_ptr<Communicator> inside, HostLayout layout
       between_(
           std::make_unique<HostExchange>(std::move(layout), thresholds, size(), whole.inner())),
       watch_(std::make_unique<Watch>("fc-hosts", [this] { return run_all(); })) {
+  inside_->set_label(delegate_->label());
   // Messages among the ranks of this host end with the group.
   delegate_->also_end([failures = failures_](const std::exception_ptr& failure) {
     if (!failures->is_leaving()) failures->tell_inside("none", failure);
