@@ -223,3 +223,26 @@ def test_a_death_ends_receives_inside_hosts(hosts: list[Host], who: int, waits: 
         caught = outcome.value
         assert caught.kind == "PeerLostError" and caught.peer == who, (rank, caught)
         assert caught.seconds < 0.3 + SOON
+
+
+def _leaves(world: World, hosts: list[Host], port: int) -> Caught | None:
+    join_hosts(world, hosts, port, "0011")
+    dist.barrier()
+    if world.rank == 3:
+        dist.destroy_process_group()
+        world.tell("left")
+        return None
+    world.hear("left")
+    if world.rank == 2:
+        caught = catch(dist.send, torch.ones(3), 3)
+        world.tell("given up")
+        return caught
+    return catch(dist.recv, torch.zeros(3), 1 - world.rank)
+
+
+def test_a_send_to_a_rank_that_has_left_gives_the_group_up(hosts: list[Host]) -> None:
+    """On the other host, too."""
+    told = run_ranks(4, _leaves, hosts, 30033)
+    for caught in [one for one in told if one is not None]:
+        assert caught.kind == "PeerLeftError" and caught.peer == 3, caught
+        assert caught.world_size == 4 and caught.seconds < SOON

@@ -29,9 +29,8 @@ bool HostPeerWork::start() {
 void HostPeerWork::go_elsewhere(const Issue& issue) {
   const std::lock_guard<std::mutex> lock(going_);
   if (aborted_.load() || !group_->take_back(operation_)) return;
-  bytes_ = bytes();
   const auto error = caught([&] {
-    other_ = issue(*this, bytes_);
+    other_ = issue(*this);
     if (followed_) follow(other_);
   });
   if (error != nullptr && !claimed_.exchange(true)) end(error, -1);

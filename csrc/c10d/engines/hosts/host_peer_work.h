@@ -22,8 +22,8 @@ class HostPeerWork final : public PeerWork {
     int tag;
     bool is_send;
   };
-  /// Starts the same receive there, for bytes.
-  using Issue = std::function<WorkPtr(const HostPeerWork&, std::vector<at::Tensor>& bytes)>;
+  /// Starts the same receive there, for bytes().
+  using Issue = std::function<WorkPtr(const HostPeerWork&)>;
 
   HostPeerWork(std::shared_ptr<HostFailures> failures, std::shared_ptr<Communicator> inside,
                Message message, const at::Tensor& tensor, Milliseconds timeout,
@@ -58,7 +58,6 @@ class HostPeerWork final : public PeerWork {
   const std::shared_ptr<HostFailures> failures_;
   const Message message_;
   std::mutex going_;  // guards what follows
-  std::vector<at::Tensor> bytes_;
   WorkPtr other_;
   bool followed_ = false;
   std::atomic<bool> claimed_{false};  // by the thread that ends it with the other

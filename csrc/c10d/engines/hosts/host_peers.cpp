@@ -12,17 +12,12 @@
 
 namespace fastcomm {
 
-HostPeers::HostPeers(std::shared_ptr<Communicator> inside, std::vector<int> ranks,
+HostPeers::HostPeers(std::shared_ptr<Communicator> inside, HostLayout layout,
                      std::shared_ptr<HostFailures> failures, DelegateEngine& whole)
     : inside_(std::move(inside)),
-      ranks_(std::move(ranks)),
+      layout_(std::move(layout)),
       failures_(std::move(failures)),
       whole_(whole) {}
-
-int HostPeers::place_of(int rank) const {
-  const auto found = std::find(ranks_.begin(), ranks_.end(), rank);
-  return found == ranks_.end() ? -1 : static_cast<int>(found - ranks_.begin());
-}
 
 WorkPtr HostPeers::submit(const Request& request, Milliseconds timeout,
                           Continuations::Ptr continuations) {
@@ -36,7 +31,7 @@ WorkPtr HostPeers::submit(const Request& request, Milliseconds timeout,
   if (const auto failure = whole_.delegate()->failed_before(name)) std::rethrow_exception(failure);
   HostPeerWork::Message message{{name, request.peer, whole_.submitted(), call_site()},
                                 whole_.rank(),
-                                from_any ? PeerCall::kAnyRank : place_of(request.peer),
+                                from_any ? PeerCall::kAnyRank : layout_.place_of(request.peer),
                                 request.tag,
                                 is_send};
   check_not_forked([&] { return whole_.delegate()->front(message.subject); });
@@ -44,8 +39,7 @@ WorkPtr HostPeers::submit(const Request& request, Milliseconds timeout,
                                                 timeout, std::move(continuations));
   if (!is_send) return receive(std::move(work));
   if (work->start()) return work;
-  std::vector<at::Tensor> bytes = work->bytes();
-  return by_whole(*work, bytes);
+  return by_whole(*work);
 }
 
 WorkPtr HostPeers::receive(c10::intrusive_ptr<HostPeerWork> work) {
@@ -53,7 +47,7 @@ WorkPtr HostPeers::receive(c10::intrusive_ptr<HostPeerWork> work) {
   if (work->message().peer == PeerCall::kAnyRank && !turned_) turn(*work);
   work->start();
   if (turned_) {
-    work->go_elsewhere([this](const HostPeerWork& of, auto& bytes) { return by_whole(of, bytes); });
+    hand_over(*work);
     return work;
   }
   if (receives_.size() >= most_) {
@@ -83,15 +77,18 @@ void HostPeers::turn(const HostPeerWork& because) {
   }
   turned_ = true;
   for (const Receive& each : receives_) {
-    const auto held = each.lock();
-    if (held == nullptr) continue;
-    held->go_elsewhere([this](const HostPeerWork& of, auto& bytes) { return by_whole(of, bytes); });
+    if (const auto held = each.lock()) hand_over(*held);
   }
   receives_.clear();
 }
 
-WorkPtr HostPeers::by_whole(const HostPeerWork& work, std::vector<at::Tensor>& bytes) const {
+void HostPeers::hand_over(HostPeerWork& work) const {
+  work.go_elsewhere([this](const HostPeerWork& of) { return by_whole(of); });
+}
+
+WorkPtr HostPeers::by_whole(const HostPeerWork& work) const {
   const HostPeerWork::Message& message = work.message();
+  std::vector<at::Tensor> bytes = work.bytes();
   Request request;
   request.kind = message.is_send ? OpKind::kSend : OpKind::kRecv;
   request.type = message.is_send ? ::c10d::OpType::SEND : ::c10d::OpType::RECV;

@@ -14,7 +14,6 @@
 #include <list>
 #include <memory>
 #include <mutex>
-#include <vector>
 
 #include "c10d/engines/delegate/delegate_engine.h"
 #include "c10d/engines/hosts/host_peer_work.h"
@@ -26,27 +25,28 @@ namespace fastcomm {
 class HostPeers {
  public:
   /// `whole` lives longer.
-  HostPeers(std::shared_ptr<Communicator> inside, std::vector<int> ranks,
+  HostPeers(std::shared_ptr<Communicator> inside, HostLayout layout,
             std::shared_ptr<HostFailures> failures, DelegateEngine& whole);
 
   bool takes(const Request& request) const {
-    return request.peer == Request::kNoRank || place_of(request.peer) >= 0;
+    return layout_.ranks_per_host() > 1 &&
+           (request.peer == Request::kNoRank || layout_.host_of(request.peer) == layout_.own);
   }
   WorkPtr submit(const Request& request, Milliseconds timeout, Continuations::Ptr continuations);
 
  private:
   using Receive = c10::weak_intrusive_ptr<HostPeerWork>;
 
-  /// Among the ranks of the host; -1: it is on another.
-  int place_of(int rank) const;
   WorkPtr receive(c10::intrusive_ptr<HostPeerWork> work);
   /// Turns this rank's messages, with the lock. Returns when that is done.
   void turn(const HostPeerWork& because);
+  /// Hands a receive to the backend, unless it has its message.
+  void hand_over(HostPeerWork& work) const;
   /// The same message by the backend.
-  WorkPtr by_whole(const HostPeerWork& work, std::vector<at::Tensor>& bytes) const;
+  WorkPtr by_whole(const HostPeerWork& work) const;
 
   const std::shared_ptr<Communicator> inside_;
-  const std::vector<int> ranks_;
+  const HostLayout layout_;
   const std::shared_ptr<HostFailures> failures_;
   DelegateEngine& whole_;
   std::mutex mutex_;             // receives are posted in one order, also while they turn

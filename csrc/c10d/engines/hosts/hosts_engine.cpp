@@ -97,7 +97,7 @@ HostsEngine::HostsEngine(std::shared_ptr<Communicator> inside, HostLayout layout
       delegate_(whole.delegate()),
       inside_(std::move(inside)),
       failures_(std::make_shared<HostFailures>(delegate_, inside_)),
-      peers_(inside_, layout.hosts[layout.own], failures_, whole),
+      peers_(inside_, layout, failures_, whole),
       between_(
           std::make_unique<HostExchange>(std::move(layout), thresholds, size(), whole.inner())),
       watch_(std::make_unique<Watch>("fc-hosts", [this] { return run_all(); })) {
@@ -137,9 +137,7 @@ bool HostsEngine::takes(const Query& query) const {
 bool HostsEngine::takes(const Request& request) const {
   const OperationRow& row = row_of(request.kind);
   // Whatever the tensor, and wherever it is called: the peer must choose the same.
-  if (row.hosts == HostWay::kMessage) {
-    return between_->layout().ranks_per_host() > 1 && peers_.takes(request);
-  }
+  if (row.hosts == HostWay::kMessage) return peers_.takes(request);
   if (row.hosts == HostWay::kNone || Continuations::here().depth != 0) return false;
   for (const at::TensorList tensors : {request.inputs, request.outputs}) {
     for (const at::Tensor& each : tensors) {
