@@ -7,12 +7,17 @@ namespace py = pybind11;
 namespace fastcomm {
 namespace {
 
+template <class Result, class... Arguments>
+Result call_of(const char* module, const char* function, const Arguments&... arguments) {
+  const py::gil_scoped_acquire gil;
+  const auto found = py::module_::import(module).attr(function);
+  return found(arguments...).template cast<Result>();
+}
+
 /// Calls a function of fastcomm/_distributed/device_engines.py.
 template <class Result, class... Arguments>
 Result call(const char* function, const Arguments&... arguments) {
-  const py::gil_scoped_acquire gil;
-  const auto module = py::module_::import("fastcomm._distributed.device_engines");
-  return module.attr(function)(arguments...).template cast<Result>();
+  return call_of<Result>("fastcomm._distributed.device_engines", function, arguments...);
 }
 
 std::string name_of(c10::DeviceType type) { return c10::DeviceTypeName(type, /*lower_case=*/true); }
@@ -42,6 +47,14 @@ DeviceBackends device_backends() {
     call<void>("warn_of_display", device, timeout.count() / 1000.0);
   };
   return backends;
+}
+
+GlooMaker gloo_maker() {
+  return [](const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size,
+            Milliseconds timeout, const std::string& address) {
+    return call_of<DelegateEngine::BackendPtr>("fastcomm._distributed.gloo", "make_lane", store,
+                                               rank, size, timeout.count() / 1000.0, address);
+  };
 }
 
 }  // namespace fastcomm

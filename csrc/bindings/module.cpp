@@ -225,6 +225,7 @@ PYBIND11_MODULE(_C, module) {
   g_failure = failure_of_program;
   g_call_site = call_site_of_program;
   g_device_backends = device_backends();
+  g_make_gloo = gloo_maker();
   register_span_tracks();
 
   // A thread that enters from C++ an interpreter that is shutting down aborts the process.

@@ -13,6 +13,8 @@ namespace fastcomm {
 
 /// The functions of fastcomm/_distributed/device_engines.py. They take the GIL.
 DeviceBackends device_backends();
+/// That of fastcomm/_distributed/gloo.py, likewise.
+GlooMaker gloo_maker();
 
 /// FastcommBackend.explain() for a group; explain() for one that has not been formed; operations():
 /// the names of all operations.

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import os
-import resource
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -12,7 +10,7 @@ from weakref import WeakKeyDictionary
 import torch.distributed as dist
 
 from fastcomm import _native, _settings, errors
-from fastcomm._distributed import gloo
+from fastcomm._distributed import descriptors, gloo
 from fastcomm._distributed.announce import announce
 
 if TYPE_CHECKING:
@@ -117,7 +115,7 @@ def _agree(
     Raise on every rank if one does not arrive, was started for another size, or cannot take part.
     Later steps would not name a missing rank as clearly, so this one comes first.
     """
-    problem = _descriptor_shortage(size)
+    problem = descriptors.shortage(size)
     nonce = 0
     if size > 1:
         try:
@@ -129,34 +127,6 @@ def _agree(
     if problem:
         raise errors.CommunicationSystemError(f"rank {rank}: {problem}")
     return nonce
-
-
-def _descriptor_shortage(size: int) -> str:
-    """Return an error text if a group of ``size`` ranks might run out of descriptors, else "".
-
-    This is checked before the group forms: a thread of Gloo that gets no descriptor for a
-    connection ends the whole process.
-    """
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if limit == resource.RLIM_INFINITY:
-        return ""
-    try:
-        used = len(os.listdir("/proc/self/fd"))
-    except OSError as error:
-        if error.errno != errno.EMFILE:
-            return ""  # no /proc: the number is unknown
-        used = limit
-    # The first group takes a segment, a pidfd, a socket and an event, and a socket and two
-    # descriptors per peer. If it ends up on Gloo, Gloo takes size + 3 of its own, and more while it
-    # connects, and the links of csrc/transport/tcp at most size + 2, after that.
-    needed = 3 * size + 16
-    if limit - used >= needed:
-        return ""
-    return (
-        f"a group of {size} ranks needs up to {needed} descriptors, and this process may open "
-        f"{max(0, limit - used)} more: raise the limit of open files (ulimit -n), which is "
-        f"{limit}, or destroy groups that are not used"
-    )
 
 
 def backend_of(

@@ -17,7 +17,8 @@ from typing import Any
 
 import torch.distributed as dist
 
-from fastcomm._distributed import device_engines
+from fastcomm import errors
+from fastcomm._distributed import descriptors, device_engines
 
 logger = logging.getLogger("fastcomm")
 
@@ -72,7 +73,7 @@ class Why:
 
 def form(
     base: dist.Store, store: dist.Store, rank: int, size: int, timeout: timedelta, why: Why
-) -> tuple[dist.ProcessGroupGloo, str]:
+) -> tuple[dist.ProcessGroupGloo, str, str]:
     """Form the Gloo group; collective. The group's first rank warns, before Gloo connects.
 
     Gloo alone takes the interface that the host's name resolves to, which is a loopback interface
@@ -86,13 +87,13 @@ def form(
         why: for the warning.
 
     Returns:
-        The group, and in words which ranks lie on which host; ``""`` if all lie on one.
+        The group; in words which ranks lie on which host, ``""`` if all lie on one; and the
+        address of the interface, ``""`` if Gloo chooses it.
     """
-    timeout = _countable(timeout)
-    places = _exchange(base, store, rank, size, timeout)
+    places = _exchange(base, store, rank, size, _countable(timeout))
     several = len({place.network for place in places}) > 1
     own = places[rank]
-    address = own_address(rank, places) if several and not own.chosen else None
+    address = (own_address(rank, places) if several and not own.chosen else None) or ""
     hosts = describe(places) if several else ""
     if rank == 0:
         # Before Gloo: where that finds no way to a rank, it says so after minutes.
@@ -102,13 +103,33 @@ def form(
             f". {interface_used(places, address)}" if several else "",
             device_engines.besides(),
         )
-    if address is None:
-        return dist.ProcessGroupGloo(store, rank, size, timeout=timeout), hosts
+    return _make(store, rank, size, timeout, address), hosts, address
+
+
+def make_lane(
+    store: dist.Store, rank: int, size: int, timeout_s: float, address: str
+) -> dist.ProcessGroupGloo:
+    """Make a further Gloo group of such ranks, for what continuations issue; collective.
+
+    Raises:
+        CommunicationSystemError: this process may not open as many descriptors as it needs.
+    """
+    if problem := descriptors.shortage(size):
+        raise errors.CommunicationSystemError(f"rank {rank}: {problem}")
+    return _make(store, rank, size, timedelta(seconds=timeout_s), address)
+
+
+def _make(
+    store: dist.Store, rank: int, size: int, timeout: timedelta, address: str
+) -> dist.ProcessGroupGloo:
+    timeout = _countable(timeout)
+    if not address:
+        return dist.ProcessGroupGloo(store, rank, size, timeout=timeout)
     options: Any = dist.ProcessGroupGloo._Options()
     options._devices = [dist.ProcessGroupGloo.create_device(hostname=address)]
     options._threads = 2  # for one device, as torch has it
     options._timeout = timeout
-    return dist.ProcessGroupGloo(store, rank, size, options), hosts
+    return dist.ProcessGroupGloo(store, rank, size, options)
 
 
 def _countable(timeout: timedelta) -> timedelta:
@@ -239,11 +260,11 @@ def describe(places: list[Place]) -> str:
     return f"The ranks lie on {len(hosts)} hosts: {'; '.join(parts)}"
 
 
-def interface_used(places: list[Place], address: str | None) -> str:
+def interface_used(places: list[Place], address: str) -> str:
     """Say what Gloo uses of the first rank's interfaces, and how to choose another."""
     if places[0].chosen:
         return f"Gloo uses GLOO_SOCKET_IFNAME={places[0].chosen} here"
-    if address is not None:
+    if address:
         return (
             f"Gloo uses the interface with the address {address} here; "
             "set GLOO_SOCKET_IFNAME to the name of another one, if that is wrong"

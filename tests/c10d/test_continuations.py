@@ -16,7 +16,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from support.caught import Caught, catch
-from support.on_ranks import on_ranks
+from support.on_ranks import TRANSPORTS, on_ranks
 from support.patience import ENDS, SOON, until
 from support.ranks import World, run_outcomes
 from support.stores import join_over, tcp_store
@@ -31,7 +31,7 @@ def _reduced(value: float, size: int = 4, group: dist.ProcessGroup | None = None
     return work.get_future()
 
 
-@on_ranks(2, 3, 4)
+@on_ranks(2, 3, 4, environments=TRANSPORTS)
 def test_what_continuations_issue_meets_its_own_kind(world: World) -> None:
     """Collectives of equal shape, issued inside and outside continuations, are never mixed up."""
     world.init()
@@ -60,7 +60,7 @@ def test_what_continuations_issue_meets_its_own_kind(world: World) -> None:
     assert found == [[float(2**index) * world.size**3] * 4 for index in range(20)]
 
 
-@on_ranks(3)
+@on_ranks(3, environments=TRANSPORTS)
 def test_operations_with_a_root_meet_their_own_kind(world: World) -> None:
     world.init()
     chance = random.Random(world.rank)
@@ -220,8 +220,9 @@ def _die_in_a_continuation(world: World) -> list[Caught]:
     return [*caught, catch(dist.all_reduce, torch.ones(1))]
 
 
-def test_a_death_in_a_continuation_is_the_groups() -> None:
-    survivor = run_outcomes(2, _die_in_a_continuation)[0]
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_death_in_a_continuation_is_the_groups(transport: str) -> None:
+    survivor = run_outcomes(2, _die_in_a_continuation, environment=TRANSPORTS[transport])[0]
     assert survivor.error is None, survivor.error
     for caught in survivor.value:
         assert caught.kind == "PeerLostError", caught
@@ -244,7 +245,7 @@ def test_a_failure_outside_ends_what_continuations_wait_for(world: World) -> Non
     assert world.rank == 1 or catch(child.wait).kind == outside.kind
 
 
-@on_ranks(2, group_timeout=2)
+@on_ranks(2, group_timeout=2, environments=TRANSPORTS)
 def test_a_continuation_of_one_rank_alone_times_out(world: World) -> None:
     world.init()
     dist.barrier()
@@ -254,7 +255,7 @@ def test_a_continuation_of_one_rank_alone_times_out(world: World) -> None:
     caught = catch(_reduced(1.0).then(lambda done: _reduced(1.0).wait()).wait)
     world.tell("given up")
     assert caught.kind == "CollectiveTimeoutError", caught
-    assert "rank 1" in caught.text or "did not arrive" in caught.text
+    assert "rank 1" in caught.text or "ranks 1 did not arrive" in caught.text, caught
 
 
 @on_ranks(4)
@@ -273,7 +274,7 @@ def test_a_continuation_issues_operations_of_another_group(world: World) -> None
     assert [future.wait() for future in futures] == [10.0] * 5
 
 
-@on_ranks(2)
+@on_ranks(2, environments=TRANSPORTS)
 def test_continuations_of_two_groups_cannot_share_a_third(world: World) -> None:
     """Each group has an order, but not one that ranks could agree on."""
     world.init()
@@ -291,7 +292,7 @@ def test_continuations_of_two_groups_cannot_share_a_third(world: World) -> None:
     assert "continuations of futures of two other process groups" in caught.text
 
 
-@on_ranks(2)
+@on_ranks(2, environments=TRANSPORTS)
 def test_a_group_follows_one_that_was_destroyed(world: World) -> None:
     world.init()
     for value in (1.0, 2.0, 3.0):
@@ -313,8 +314,10 @@ def _die_while_the_lane_forms(world: World) -> Caught | None:
     return catch(future.then(lambda done: _reduced(1.0).wait()).wait)
 
 
-def test_a_death_with_the_store_is_named_soon() -> None:
-    survivor = run_outcomes(2, _die_while_the_lane_forms)[1]
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_death_with_the_store_is_named_soon(transport: str) -> None:
+    variables = TRANSPORTS[transport]
+    survivor = run_outcomes(2, _die_while_the_lane_forms, environment=variables)[1]
     assert survivor.error is None, survivor.error
     assert survivor.value.kind == "PeerLostError", survivor.value
     assert survivor.value.seconds < SOON

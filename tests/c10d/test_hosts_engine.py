@@ -217,8 +217,8 @@ def _in_one_order(world: World, hosts: list[Host], port: int) -> None:
     future = dist.all_reduce(torch.ones(3), async_op=True).get_future()
     (summed,) = future.then(lambda done: [done.value()[0] * 2]).wait()
     assert summed.tolist() == [8.0] * 3
-    # Those that a continuation issues have an order of their own, in which Gloo serves them: they
-    # do not count among the others, before which they come on some ranks and not on others.
+    # Those that a continuation issues have an order of their own: they do not count among the
+    # others, before which they come on some ranks and not on others.
     for turn in range(5):
         again = dist.all_reduce(torch.ones(3), async_op=True).get_future()
         nested = again.then(lambda done: dist.all_reduce(done.value()[0], async_op=True).wait())

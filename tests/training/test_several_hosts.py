@@ -18,12 +18,21 @@ from support.ranks import World, run_outcomes, run_ranks
 from support.stores import join_hosts
 from support.training import STEPS, Dense, Variant, train
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.nn.parallel import DistributedDataParallel
 
 import fastcomm
 
 pytestmark = pytest.mark.serial  # network namespaces
+
+
+def _power_sgd(ddp: DistributedDataParallel) -> None:
+    """Let continuations reduce, two after the other for each bucket."""
+    state = powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=2)
+    ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+
 
 BF16 = torch.bfloat16
 SMALL = {"bucket_cap_mb": 0.05}  # several buckets, short and long
@@ -34,6 +43,7 @@ DDP: dict[str, Variant] = {
     "bf16": Variant(VIEWS, dtype=BF16),
     "unused parameters": Variant({**VIEWS, "find_unused_parameters": True}, leave_one_out=True),
     "no_sync": Variant(SMALL, accumulate=True),
+    "PowerSGD": Variant(SMALL, hook=_power_sgd),
 }
 FULLY_SHARD: dict[str, dict[str, Any]] = {
     "fp32": {},

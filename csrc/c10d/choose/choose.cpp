@@ -148,7 +148,8 @@ Engines::Engines(std::shared_ptr<Communicator> group, GroupContext context,
 }
 
 Engines::Engines(DelegateEngine::BackendPtr whole, HostRanks host, GroupContext context,
-                 const std::string& label, c10::intrusive_ptr<::c10d::Store> store)
+                 const std::string& label, std::string address,
+                 c10::intrusive_ptr<::c10d::Store> store)
     : context_(std::move(context)), store_(std::move(store)) {
   auto engine = std::make_unique<DelegateEngine>(
       std::move(whole), gloo_delegate(), context_, label, Beside{},
@@ -163,12 +164,25 @@ Engines::Engines(DelegateEngine::BackendPtr whole, HostRanks host, GroupContext 
     before_.push_back(std::move(hosts));
   }
   host_route_.push_back(whole_);
+  lanes_ = std::make_unique<GlooLanes>(*whole_, hosts_, context_, std::move(address), store_);
+}
+
+Engine& Engines::host_here(Milliseconds timeout) {
+  const Continuations::Position position = Continuations::here();
+  if (lanes_ == nullptr || position.depth == 0) return *host_;
+  return lanes_->at(position, timeout).whole();
 }
 
 Engine* Engines::choose(const Request& request) {
   const at::TensorList tensors = request.decisive();
-  const bool host = tensors.empty() || tensors[0].is_cpu() || tensors[0].is_meta() ||
-                    Continuations::here().depth != 0 ||
+  const Continuations::Position position = Continuations::here();
+  const bool nested = position.depth != 0;
+  if (nested && lanes_ != nullptr && !request.is_message()) {
+    const bool unset = request.timeout == ::c10d::kUnsetTimeout;
+    return lanes_->at(position, unset ? context_.options->timeout : request.timeout)
+        .choose(request);
+  }
+  const bool host = tensors.empty() || tensors[0].is_cpu() || tensors[0].is_meta() || nested ||
                     (request.is_over_list() && !are_together(tensors));
   if (!host && request.is_message()) return engine_of_message(tensors[0]);
   for (Engine* const engine : host ? host_route_ : route_for(tensors[0])) {
@@ -392,6 +406,9 @@ const std::string& Engines::label() const {
 std::vector<Engine*> Engines::others() const {
   std::vector<Engine*> engines;
   for (const auto& each : before_) engines.push_back(each.get());
+  if (lanes_ != nullptr) {
+    for (Engine* const each : lanes_->engines()) engines.push_back(each);
+  }
   const std::lock_guard<std::mutex> lock(making_);
   for (const Type& type : types_) {
     for (const Slot& slot : type.slots) {

@@ -7,10 +7,11 @@
 //                                  all share, as a trial shows; a backend of torch's made for the
 //                                  device, if every rank has one and the ranks' devices differ,
 //                                  else shared memory, copy by copy
-//   ... issued by continuations    shared memory
+//   ... issued by continuations    shared memory, on a lane of their own
 //   ranks that share no memory     in the host's memory: the engine of several hosts, if they can
 //                                  be composed, then another of torch's backends; on a device: a
 //                                  backend as above, else the same
+//   ... issued by continuations    the same two as in the host's memory, on a lane of their own
 //
 // The ranks agree on the engine for collectives with tensors on a device at the group's first one
 // there, in the order in which its operations are issued, and for ever. If kernels serve a rank's
@@ -30,6 +31,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
+#include "c10d/choose/gloo_lanes.h"
 #include "c10d/engines/cuda/cuda_engine.h"
 #include "c10d/engines/delegate/delegate_engine.h"
 #include "c10d/engines/hosts/hosts_engine.h"
@@ -79,9 +81,9 @@ class Engines {
   Engines(std::shared_ptr<Communicator> group, GroupContext context,
           c10::intrusive_ptr<::c10d::Store> store);
   /// For other ranks: `whole` does everything, except where a backend for a device does it, or the
-  /// ranks of each `host` do a part.
+  /// ranks of each `host` do a part. `address` as in GlooMaker.
   Engines(DelegateEngine::BackendPtr whole, HostRanks host, GroupContext context,
-          const std::string& label, c10::intrusive_ptr<::c10d::Store> store);
+          const std::string& label, std::string address, c10::intrusive_ptr<::c10d::Store> store);
 
   /// The engine that takes a call; nullptr if none does. The first collective on a device may wait
   /// for the other ranks. Raises the failure of the group.
@@ -91,6 +93,8 @@ class Engines {
 
   /// The engine for tensors in the host's memory, and for calls without tensors.
   Engine& host() const { return *host_; }
+  /// The same for the calling thread's collectives.
+  Engine& host_here(Milliseconds timeout);
   /// All other engines, those first that stand before that one.
   std::vector<Engine*> others() const;
   /// The reason why our kernels do not serve a device; "" if they do, or it is not decided yet.
@@ -157,9 +161,10 @@ class Engines {
   std::unique_ptr<Engine> host_;
   std::vector<std::unique_ptr<Engine>> before_;  // asked before it; they end first
   // The host's, as the one or the other.
-  NativeEngine* native_ = nullptr;   // if ranks share memory
-  DelegateEngine* whole_ = nullptr;  // else
-  HostsEngine* hosts_ = nullptr;     // before that, if there is one
+  NativeEngine* native_ = nullptr;    // if ranks share memory
+  DelegateEngine* whole_ = nullptr;   // else
+  HostsEngine* hosts_ = nullptr;      // before that, if there is one
+  std::unique_ptr<GlooLanes> lanes_;  // of those two
   Route host_route_;
   std::mutex deciding_;        // one thread agrees; held while it waits for others
   mutable std::mutex making_;  // for moments

@@ -95,12 +95,12 @@ FastcommBackend::~FastcommBackend() {
   delegate_.reset();
 }
 
-void FastcommBackend::delegate_to(BackendPtr whole, const std::string& hosts) {
+void FastcommBackend::delegate_to(BackendPtr whole, const std::string& hosts, std::string address) {
   delegate_ = whole;
   if (!hosts.empty()) traits_.why_not_native += ". " + hosts;
   translating([&] {
     engines_ = std::make_unique<Engines>(std::move(whole), std::move(host_), context(), label_,
-                                         std::move(lane_store_));
+                                         std::move(address), std::move(lane_store_));
   });
   begin_record();
 }

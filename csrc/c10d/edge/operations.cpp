@@ -242,7 +242,11 @@ WorkPtr FastcommBackend::barrier(const ::c10d::BarrierOptions& opts) {
 }
 
 void FastcommBackend::monitoredBarrier(const ::c10d::BarrierOptions& opts, bool wait_all_ranks) {
-  translating([&] { engines_->host().monitored_barrier(opts, wait_all_ranks); });
+  const bool unset = opts.timeout == ::c10d::kUnsetTimeout;
+  translating([&] {
+    engines_->host_here(unset ? options_->timeout : opts.timeout)
+        .monitored_barrier(opts, wait_all_ranks);
+  });
 }
 
 WorkPtr FastcommBackend::endCoalescing() {

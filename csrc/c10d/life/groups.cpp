@@ -196,6 +196,25 @@ std::vector<std::string> presumed_shares(Bootstrap& bootstrap, int rank, int siz
   return shares;
 }
 
+/// The peers on this rank's host. Raises Error if they do not share memory.
+std::unique_ptr<Transport> peers_of_host(Bootstrap& bootstrap, const HostLayout& layout,
+                                         Deadline deadline, GroupTraits& traits) {
+  const std::vector<int>& ranks = layout.hosts[layout.own];
+  PartOfStore own(bootstrap, concat("host/", ranks[0], "/"));
+  std::vector<std::string> unused;
+  auto peers =
+      find_peers(own, layout.local, static_cast<int>(ranks.size()), deadline, traits, unused);
+  if (peers == nullptr) throw Error(ErrorCode::kSystem, traits.why_not_native);
+  return peers;
+}
+
+std::shared_ptr<Communicator> opened_on_host(std::unique_ptr<Transport> peers,
+                                             const HostLayout& layout, int size,
+                                             const GroupTraits& traits) {
+  peers->is_part(layout.hosts[layout.own], size);
+  return opened(std::move(peers), traits);
+}
+
 /// Collective over all hosts. Of the same result on every rank.
 HostRanks form_host(Bootstrap& bootstrap, int rank, const std::vector<std::string>& shares,
                     const std::string& why_not_tried, Deadline deadline) {
@@ -204,18 +223,13 @@ HostRanks form_host(Bootstrap& bootstrap, int rank, const std::vector<std::strin
   if (shares.empty()) return host;
   host.why_not = why_not_composed(host.layout);
   if (!host.why_not.empty()) return host;
-  const std::vector<int>& ranks = host.layout.hosts[host.layout.own];
-  const bool costs_more = ranks.size() == 1 || !host.layout.aligned();
+  const bool costs_more = host.layout.ranks_per_host() == 1 || !host.layout.aligned();
   const bool declines = costs_more && environment().route == "fastest";
   std::unique_ptr<Transport> peers;
   GroupTraits traits;
   std::string problem;
   try {
-    PartOfStore own(bootstrap, concat("host/", ranks[0], "/"));
-    std::vector<std::string> unused;
-    peers = find_peers(own, host.layout.local, static_cast<int>(ranks.size()), deadline, traits,
-                       unused);
-    if (peers == nullptr) problem = traits.why_not_native;
+    peers = peers_of_host(bootstrap, host.layout, deadline, traits);
   } catch (const Error& error) {
     problem = error.what();
   }
@@ -233,8 +247,7 @@ HostRanks form_host(Bootstrap& bootstrap, int rank, const std::vector<std::strin
   }
   if (!host.why_not.empty()) return host;
   host.thresholds = HostThresholds::from_text(told[0].substr(ok.size()));
-  peers->is_part(ranks, size);
-  host.group = opened(std::move(peers), traits);
+  host.group = opened_on_host(std::move(peers), host.layout, size, traits);
   return host;
 }
 
@@ -260,6 +273,13 @@ Formed form_group(Bootstrap& bootstrap, int rank, int size, Deadline deadline) {
     formed.group = opened(std::move(peers), formed.traits);
   }
   return formed;
+}
+
+std::shared_ptr<Communicator> form_host_again(Bootstrap& bootstrap, const HostLayout& layout,
+                                              int size, Deadline deadline) {
+  GroupTraits traits;
+  auto peers = peers_of_host(bootstrap, layout, deadline, traits);
+  return opened_on_host(std::move(peers), layout, size, traits);
 }
 
 void stop_progress() {

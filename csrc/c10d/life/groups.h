@@ -29,6 +29,11 @@ struct Formed {
 /// Collective: returns once all ranks have found out whether they share memory. Raises Error.
 Formed form_group(Bootstrap& bootstrap, int rank, int size, Deadline deadline);
 
+/// The ranks of this rank's host once more, in a group of `size` ranks over several. Collective
+/// among them. Raises Error.
+std::shared_ptr<Communicator> form_host_again(Bootstrap& bootstrap, const HostLayout& layout,
+                                              int size, Deadline deadline);
+
 /// Stops the progress thread and leaves every group. Called without the GIL, at the end of the
 /// interpreter.
 void stop_progress();

@@ -49,7 +49,7 @@ def test_no_address_is_said_and_gloo_chooses() -> None:
     places = [_place("a", []), _place("a", []), _place("b", [])]
     assert gloo.own_address(0, places) is None
     assert "ranks 0, 1 on host-a; rank 2 on another host, host-b" in gloo.describe(places)
-    assert "set GLOO_SOCKET_IFNAME" in gloo.interface_used(places, None)
+    assert "set GLOO_SOCKET_IFNAME" in gloo.interface_used(places, "")
 
 
 def test_loopback_addresses_are_no_way() -> None:
@@ -58,4 +58,4 @@ def test_loopback_addresses_are_no_way() -> None:
 
 def test_the_interface_that_the_user_has_chosen_is_said() -> None:
     places = [_place("a", BOTH, "eth7"), _place("b", BOTH)]
-    assert "GLOO_SOCKET_IFNAME=eth7" in gloo.interface_used(places, None)
+    assert "GLOO_SOCKET_IFNAME=eth7" in gloo.interface_used(places, "")

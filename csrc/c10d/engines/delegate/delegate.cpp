@@ -125,15 +125,17 @@ std::string Delegate::front(const Subject& subject) const {
 }
 
 std::string Delegate::late_ranks(const Subject& subject) const {
-  // Messages have no number of their own.
-  return links_ == nullptr || subject.peer >= 0 ? "" : links_->late_ranks(subject.sequence + 1);
+  // Messages have no number of their own. Those of what stands beside the group's calls are not
+  // known to the links, which still know who does not answer.
+  if (links() == nullptr || subject.peer >= 0) return "";
+  return links()->late_ranks(links_ == nullptr ? 0 : subject.sequence + 1);
 }
 
 void Delegate::look_at_wait(WaitWarning& warning, const Subject& subject) const {
   warning.look(Clock::now(), label_, [&](Clock::duration so_far) {
     const std::string late = late_ranks(subject);
     std::string whom = concat(" for ", kind_.name, ", which does not say for which rank");
-    if (links_ != nullptr && subject.peer >= 0) whom = " for " + links_->describe(subject.peer);
+    if (links() != nullptr && subject.peer >= 0) whom = " for " + links()->describe(subject.peer);
     if (!late.empty()) whom = "; " + late;
     return front(subject) + concat(waited(so_far), whom, at_site(subject.site),
                                    ". See what the other ranks are doing");
@@ -153,7 +155,10 @@ std::exception_ptr Delegate::failure() {
   if (const auto own = noted()) return own;
   std::exception_ptr other;
   if (beside_.memory != nullptr) other = beside_.memory->failure();
-  if (beside_.whole != nullptr) other = beside_.whole->failure();
+  if (beside_.whole != nullptr) {
+    other = beside_.whole->failure();
+    if (other != nullptr && !beside_.whole->has_failed()) return other;  // it was left
+  }
   return other == nullptr ? nullptr : give_up(code_of(other), what_of(other));
 }
 
@@ -180,9 +185,9 @@ std::exception_ptr Delegate::lost(const Subject& subject, const std::exception_p
   const ErrorCode code = code_in(text);
   // Of a monitored barrier that another rank has given up.
   const bool echo = says(text, {"successfully reached monitoredBarrier"});
-  if (links_ != nullptr && (code != ErrorCode::kTimeout || echo)) {
+  if (links() != nullptr && (code != ErrorCode::kTimeout || echo)) {
     // Gloo's connections end for many reasons, and do not say which.
-    if (links_->hears_soon()) return noted();
+    if (const auto told = heard_soon()) return told;
     if (const auto left = without_one_that_left(subject)) return left;
   }
   return give_up_because(subject, code,
@@ -206,18 +211,22 @@ std::exception_ptr Delegate::lost_inside(const Subject& subject, ErrorCode code,
                                          const std::string& text) {
   // A death is known to the links, too, or soon; then all ranks tell it alike. What a peer had from
   // another rank tells less than that rank's own words.
-  if (links_ != nullptr && links_->hears_soon()) return noted();
+  if (const auto told = heard_soon()) return told;
   if (const auto left = without_one_that_left(subject)) return left;
   return give_up(Error(code, front(subject) + text),
                  {code, subject.peer, rank_, text, calls_before(subject, code)});
 }
 
+std::exception_ptr Delegate::heard_soon() {
+  return links() != nullptr && links()->hears_soon() ? failure() : nullptr;
+}
+
 void Delegate::leave_behind(uint64_t calls, uint64_t first) {
-  if (links_ == nullptr || noted() != nullptr) return;
-  links_->tell({ErrorCode::kPeerLeft, rank_, rank_,
-                concat("it destroyed its process group with ", calls,
-                       calls == 1 ? " call" : " calls", " under way"),
-                first});
+  if (links() == nullptr || noted() != nullptr) return;
+  links()->tell({ErrorCode::kPeerLeft, rank_, rank_,
+                 concat("it destroyed its process group with ", calls,
+                        calls == 1 ? " call" : " calls", " under way"),
+                 links_ == nullptr ? 0 : first});
 }
 
 bool Delegate::is_behind(uint64_t sequence) const {
@@ -228,8 +237,8 @@ bool Delegate::is_behind(uint64_t sequence) const {
 }
 
 std::exception_ptr Delegate::without_one_that_left(const Subject& subject) {
-  if (links_ == nullptr) return nullptr;
-  for (const auto& [peer, how] : links_->left()) {
+  if (links() == nullptr) return nullptr;
+  for (const auto& [peer, how] : links()->left()) {
     if (subject.peer < 0 || subject.peer == peer) return give_up_without(peer, how, subject);
   }
   return nullptr;
@@ -237,11 +246,11 @@ std::exception_ptr Delegate::without_one_that_left(const Subject& subject) {
 
 std::exception_ptr Delegate::give_up(const Subject& subject, ErrorCode code,
                                      const std::string& what) {
-  std::exception_ptr error;
-  if (beside_.whole != nullptr) error = beside_.whole->give_up(subject, code, what);
-  // The communicator may know of a peer that died, which tells more, and tells the others.
-  if (beside_.memory != nullptr) error = beside_.memory->failed(subject.operation, code, what);
-  if (error != nullptr) return give_up(code_of(error), what_of(error));
+  if (beside_.memory != nullptr) {
+    // It may know of a peer that died, which tells more, and tells the others.
+    const auto error = beside_.memory->failed(subject.operation, code, what);
+    return give_up(code_of(error), what_of(error));
+  }
   // What others raise as kPoisoned is this rank's doing.
   const int blamed = as_told(code) == ErrorCode::kPoisoned ? rank_ : subject.peer;
   return give_up(Error(code, front(subject) + what),
@@ -250,9 +259,9 @@ std::exception_ptr Delegate::give_up(const Subject& subject, ErrorCode code,
 
 std::exception_ptr Delegate::give_up_without(int peer, const std::string& how,
                                              const Subject& subject) {
-  return give_up(
-      {subject.operation, peer, subject.sequence}, ErrorCode::kPeerLeft,
-      concat(links_->describe(peer), " ", how, "; this operation needs it", at_site(subject.site)));
+  return give_up({subject.operation, peer, subject.sequence}, ErrorCode::kPeerLeft,
+                 concat(links()->describe(peer), " ", how, "; this operation needs it",
+                        at_site(subject.site)));
 }
 
 void Delegate::departed(int peer, const std::string& how, uint64_t issued) {
@@ -268,8 +277,8 @@ void Delegate::departed(int peer, const std::string& how, uint64_t issued) {
 }
 
 std::exception_ptr Delegate::departed_from(const Subject& message) {
-  if (links_ == nullptr) return nullptr;
-  const auto gone = links_->gone(message.peer);
+  if (links() == nullptr) return nullptr;
+  const auto gone = links()->gone(message.peer);
   return gone ? give_up_without(gone->first, gone->second, message) : nullptr;
 }
 
@@ -278,11 +287,22 @@ std::exception_ptr Delegate::give_up(ErrorCode code, const std::string& text) {
 }
 
 std::exception_ptr Delegate::give_up(const Error& error, const Notice& notice) {
+  if (beside_.whole != nullptr) {  // which tells the others: they do not know this one's numbers
+    Notice told = notice;
+    told.before = 0;
+    const auto first = beside_.whole->give_up(error, told);
+    if (!beside_.whole->has_failed()) return first;  // it was left
+    return end_with(Error(code_of(first), what_of(first)), notice);
+  }
+  return end_with(error, notice);
+}
+
+std::exception_ptr Delegate::end_with(const Error& error, const Notice& notice) {
   // Noted first: operations that end because of this find the reason.
   if (note(error)) {
     if (links_ != nullptr) links_->tell(notice);
     const std::lock_guard<std::mutex> lock(end_mutex_);
-    if (also_end_) also_end_(noted());
+    for (const auto& [owner, end] : also_end_) end(noted());
     try {
       if (inner_ != nullptr && kind_.end) kind_.end(*inner_);
     } catch (const std::exception& other) {  // it has failed, and this is not the reason
@@ -367,9 +387,13 @@ void Delegate::leave(const Subject& subject) {
   left_ = true;
 }
 
-void Delegate::also_end(std::function<void(const std::exception_ptr&)> end) {
+void Delegate::also_end(const void* owner, std::function<void(const std::exception_ptr&)> end) {
   const std::lock_guard<std::mutex> lock(end_mutex_);
-  also_end_ = std::move(end);
+  if (end == nullptr) {
+    also_end_.erase(owner);
+  } else {
+    also_end_[owner] = std::move(end);
+  }
 }
 
 void Delegate::forget() {

@@ -5,6 +5,7 @@
 #include <exception>
 #include <functional>
 #include <list>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -34,8 +35,8 @@ DelegateKind device_delegate(std::string name);
 
 class Delegate;
 
-/// What serves the group's tensors in the host's memory, beside a backend for a device: the two
-/// fail together. At most one of both.
+/// What serves the group's calls in the host's memory, beside a backend for a device, or for what
+/// continuations issue: the two fail together. At most one of both.
 struct Beside {
   std::shared_ptr<Communicator> memory;  // which knows the rank to blame, and tells the others
   std::shared_ptr<Delegate> whole;
@@ -95,6 +96,8 @@ class Delegate {
   /// as another rank told: `text` says why, and `subject` whose fault it was. The group has failed
   /// from here on.
   std::exception_ptr lost_inside(const Subject& subject, ErrorCode code, const std::string& text);
+  /// The failure, if another rank tells of one, or its end is seen, within a moment.
+  std::exception_ptr heard_soon();
   /// This rank leaves, and does not finish that many of its calls, from number `first` on: tells
   /// the others.
   void leave_behind(uint64_t calls, uint64_t first);
@@ -112,6 +115,9 @@ class Delegate {
   void departed(int peer, const std::string& how, uint64_t issued);
   /// The same for a message that is waited for and has not arrived; nullptr if the peer is there.
   std::exception_ptr departed_from(const Subject& message);
+  /// The same for an operation that needs its peer, or if it names none all of them, and has found
+  /// that one does not answer.
+  std::exception_ptr without_one_that_left(const Subject& subject);
   /// An operation begins, and has ended: what a failure from elsewhere is about. `fail` ends it,
   /// and may find it gone.
   void begin(const Subject& subject, bool is_message,
@@ -122,22 +128,27 @@ class Delegate {
   bool end_late_ones(bool at_once);
   /// From here on calls report that the group was destroyed, if nothing else.
   void leave(const Subject& subject);
-  /// Something besides that a failure ends: called once it is known, on any thread, at most once.
-  /// nullptr: nothing any more; waits for an end that is under way.
-  void also_end(std::function<void(const std::exception_ptr&)> end);
+  /// Something of `owner` that a failure ends, too: called once it is known, on any thread, at most
+  /// once. nullptr: nothing any more; waits for an end that is under way.
+  void also_end(const void* owner, std::function<void(const std::exception_ptr&)> end);
   /// From here on nothing is ended: the backend is going away. Waits for an end that is under way.
   void forget();
 
  private:
+  /// As end_with(), together with what this stands beside.
+  std::exception_ptr give_up(const Error& error, const Notice& notice);
   /// Notes the failure, tells it, and ends the operations under way, unless an earlier one was
   /// noted. Returns the first one.
-  std::exception_ptr give_up(const Error& error, const Notice& notice);
+  std::exception_ptr end_with(const Error& error, const Notice& notice);
   /// The same, with the ranks that are late, the place of the call, and advice.
   std::exception_ptr give_up_because(const Subject& subject, ErrorCode code,
                                      const std::string& what);
   /// The same because of a peer that has left; or of the one that has, if this needs it.
   std::exception_ptr give_up_without(int peer, const std::string& how, const Subject& subject);
-  std::exception_ptr without_one_that_left(const Subject& subject);
+  /// The group's, which what stands beside it may have.
+  const std::shared_ptr<PeerLinks>& links() const {
+    return beside_.whole == nullptr ? links_ : beside_.whole->links_;
+  }
   bool note(const Error& error);
   std::exception_ptr noted() const;
 
@@ -155,10 +166,10 @@ class Delegate {
 
   std::mutex end_mutex_;
   ::c10d::Backend* inner_;  // nullptr once it goes; under end_mutex_, as what follows
-  std::function<void(const std::exception_ptr&)> also_end_;
+  std::map<const void*, std::function<void(const std::exception_ptr&)>> also_end_;
   const DelegateKind kind_;
   const Beside beside_;
-  const std::shared_ptr<PeerLinks> links_;  // nullptr: none
+  const std::shared_ptr<PeerLinks> links_;  // its own; nullptr: none
   const std::string label_;
   const int rank_, size_;
 };

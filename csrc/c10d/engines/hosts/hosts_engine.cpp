@@ -69,7 +69,7 @@ void carry_out(HostCall& call, HostInside& inside, HostExchange& between) {
 struct HostsEngine::Issued {
   Calls calls;
   Delegate::Subject subject;
-  uint64_t number = 0;  // of those that this engine has: a continuation's are not among them
+  uint64_t number = 0;  // of those that this engine has
   Milliseconds timeout;
   Deadline deadline;
   GroupWork::FuturePtr future = make_future();
@@ -103,14 +103,14 @@ HostsEngine::HostsEngine(std::shared_ptr<Communicator> inside, HostLayout layout
       watch_(std::make_unique<Watch>("fc-hosts", [this] { return run_all(); })) {
   inside_->set_label(delegate_->label());
   // Messages among the ranks of this host end with the group.
-  delegate_->also_end([failures = failures_](const std::exception_ptr& failure) {
+  delegate_->also_end(this, [failures = failures_](const std::exception_ptr& failure) {
     if (!failures->is_leaving()) failures->tell_inside("none", failure);
   });
 }
 
 HostsEngine::~HostsEngine() {
   if (forked_from_endpoint()) return;  // abandoned
-  delegate_->also_end(nullptr);
+  delegate_->also_end(this, nullptr);
   leave("");
   watch_->stop();
   run_all();                       // ends each
@@ -138,7 +138,7 @@ bool HostsEngine::takes(const Request& request) const {
   const OperationRow& row = row_of(request.kind);
   // Whatever the tensor, and wherever it is called: the peer must choose the same.
   if (row.hosts == HostWay::kMessage) return peers_.takes(request);
-  if (row.hosts == HostWay::kNone || Continuations::here().depth != 0) return false;
+  if (row.hosts == HostWay::kNone) return false;
   for (const at::TensorList tensors : {request.inputs, request.outputs}) {
     for (const at::Tensor& each : tensors) {
       const bool sparse =

@@ -20,8 +20,8 @@ namespace fastcomm {
 /// Stands before the engine that serves the group as a whole. Their calls are counted together, and
 /// run beside each other; only a barrier waits for those of both. Their failures are one. Takes the
 /// operations whose rows say how they are composed (HostWay), of tensors on a device through the
-/// host's memory; not those that a continuation issues, which have an order of their own, but for
-/// messages, which have none.
+/// host's memory. Calls have one order on all ranks; messages have none, so those of continuations
+/// are among them.
 ///
 /// Progress: one thread for each group runs the calls one after the other; callers wait for it. So
 /// the steps inside a host have one order on all of its ranks, too.
@@ -37,6 +37,8 @@ class HostsEngine final : public Engine {
   bool takes(const Request& request) const override;
   bool takes(const Query& query) const override;
   Selection explain(const Query& query) const override;
+  const HostLayout& layout() const { return between_->layout(); }
+  const HostThresholds& thresholds() const { return between_->thresholds(); }
   WorkPtr submit(const Request& request) override;
   /// Its calls are among those of the engine for the whole.
   uint64_t submitted() const override { return 0; }
