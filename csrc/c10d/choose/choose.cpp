@@ -174,15 +174,15 @@ Engine& Engines::host_here(Milliseconds timeout) {
 }
 
 Engine* Engines::choose(const Request& request) {
-  const at::TensorList tensors = request.decisive();
-  const Continuations::Position position = Continuations::here();
-  const bool nested = position.depth != 0;
-  if (nested && lanes_ != nullptr && !request.is_message()) {
+  if (lanes_ != nullptr && !request.is_message()) {
+    const Continuations::Position position = Continuations::here();
     const bool unset = request.timeout == ::c10d::kUnsetTimeout;
-    return lanes_->at(position, unset ? context_.options->timeout : request.timeout)
-        .choose(request);
+    const Milliseconds timeout = unset ? context_.options->timeout : request.timeout;
+    if (position.depth != 0) return lanes_->at(position, timeout).choose(request);
   }
-  const bool host = tensors.empty() || tensors[0].is_cpu() || tensors[0].is_meta() || nested ||
+  const at::TensorList tensors = request.decisive();
+  const bool host = tensors.empty() || tensors[0].is_cpu() || tensors[0].is_meta() ||
+                    Continuations::here().depth != 0 ||
                     (request.is_over_list() && !are_together(tensors));
   if (!host && request.is_message()) return engine_of_message(tensors[0]);
   for (Engine* const engine : host ? host_route_ : route_for(tensors[0])) {

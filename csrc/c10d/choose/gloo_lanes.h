@@ -48,8 +48,8 @@ class GlooLane {
 /// Thread-safe.
 class GlooLanes {
  public:
-  /// `whole` and `hosts`, which may be nullptr, are the engines of users' calls, and live longer. No
-  /// other thread waits in the store.
+  /// `whole` and `hosts`, which may be nullptr, are the engines of users' calls, and live longer.
+  /// No other thread waits in the store.
   GlooLanes(DelegateEngine& whole, const HostsEngine* hosts, GroupContext context,
             std::string address, c10::intrusive_ptr<::c10d::Store> store);
   ~GlooLanes();

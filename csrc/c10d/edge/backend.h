@@ -41,8 +41,8 @@ class FastcommBackend final : public ::c10d::Backend {
   /// Of these.
   const HostThresholds& host_thresholds() const { return host_thresholds_; }
   /// Sets another backend, which does everything, if the ranks do not share memory. Collective;
-  /// before the first call. `hosts` says which ranks lie where, or is ""; `address` as in GlooMaker.
-  /// Waits for all ranks; raises TorchError if one does not come, or the store fails.
+  /// before the first call. `hosts` says which ranks lie where, or is ""; `address` as in
+  /// GlooMaker. Waits for all ranks; raises TorchError if one does not come, or the store fails.
   void delegate_to(BackendPtr whole, const std::string& hosts, std::string address);
   /// That backend; nullptr if the ranks share memory.
   const BackendPtr& delegate() const { return delegate_; }
