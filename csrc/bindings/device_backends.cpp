@@ -1,17 +1,25 @@
 #include <string>
 
 #include "bindings/module.h"
+#include "c10d/life/exception.h"
 
 namespace py = pybind11;
 
 namespace fastcomm {
 namespace {
 
+/// Calls a function of a module. Raises one of fastcomm's own errors as a TorchError.
 template <class Result, class... Arguments>
 Result call_of(const char* module, const char* function, const Arguments&... arguments) {
   const py::gil_scoped_acquire gil;
-  const auto found = py::module_::import(module).attr(function);
-  return found(arguments...).template cast<Result>();
+  try {
+    const auto found = py::module_::import(module).attr(function);
+    return found(arguments...).template cast<Result>();
+  } catch (const py::error_already_set& error) {
+    const auto own = as_torch_error(error.type().ptr(), error.value().ptr());
+    if (own != nullptr) std::rethrow_exception(own);
+    throw;
+  }
 }
 
 /// Calls a function of fastcomm/_distributed/device_engines.py.

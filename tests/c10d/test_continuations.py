@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -321,6 +322,20 @@ def test_a_death_with_the_store_is_named_soon(transport: str) -> None:
     assert survivor.error is None, survivor.error
     assert survivor.value.kind == "PeerLostError", survivor.value
     assert survivor.value.seconds < SOON
+
+
+@on_ranks(2, environment=TRANSPORTS["gloo"])
+def test_a_lane_without_descriptors_is_an_error(world: World) -> None:
+    """Gloo would end the process."""
+    world.init()
+    dist.barrier()
+    if world.rank == 1:
+        limit = len(os.listdir("/proc/self/fd")) + 8
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+    caught = catch(_reduced(1.0).then(lambda done: _reduced(1.0).wait()).wait)
+    kind = "CommunicationSystemError" if world.rank == 1 else "GroupPoisonedError"
+    assert caught.kind == kind, caught
+    assert "rank 1: a group of 2 ranks needs up to" in caught.text
 
 
 @on_ranks(2)
