@@ -413,6 +413,7 @@ PYBIND11_MODULE(_C, module) {
   module.def("accelerator_type", accelerator_type);
   module.def("cuda_devices", cuda_devices);
   bind_device_facts(module);
+  bind_records(module);
   module.def("reduce_isa", [] { return std::string(isa_name()); });
   module.def("usable_cores", usable_cores);
   module.def("quota_cores", quota_cores);

@@ -25,6 +25,10 @@ void bind_explain(pybind11::module_& module,
 /// device_facts() and device_contexts(): what `fastcomm check` prints besides its findings.
 void bind_device_facts(pybind11::module_& module);
 
+/// records_fd(): the file of this process's records, None if there is none; why_no_records();
+/// records_layout(): numbers of fastcomm/_records/layout.py.
+void bind_records(pybind11::module_& module);
+
 /// The works of all engines, whose get_future() returns our Future, and future_of(). Called after
 /// the import of torch.distributed, which binds their base class.
 void bind_futures(pybind11::module_& module);

@@ -9,6 +9,7 @@
 #include "coll/call_header.h"
 #include "coll/pieces.h"
 #include "core/error.h"
+#include "core/records.h"
 #include "core/types.h"
 
 namespace fastcomm {
@@ -60,6 +61,8 @@ struct Call {
   /// it, and `signature` numbers the step. Read while the operation is made.
   const Call* part_of = nullptr;
   std::string site;  // of that: the place of the call in the program, if it is known
+
+  CallRecord record{};  // told of the call's number, and when all ranks have come
 
   uint64_t bytes() const { return count * dtype_size(dtype); }
 };

@@ -108,6 +108,9 @@ const std::vector<Setting>& settings() {
       words("FASTCOMM_CALL_SITES", "off, on", &Environment::call_sites,
             "`on`: messages say at which line of the program each rank made its call "
             "([errors.md](errors.md))"),
+      words("FASTCOMM_RECORDS", "on, off", &Environment::records,
+            "`on`: each process writes down its calls, in memory, where `fastcomm top` and "
+            "`fastcomm trace` read them ([tools.md](tools.md))"),
       words("FASTCOMM_ISA", "auto, generic, avx2, avx512", &Environment::isa,
             "the processor's instructions that loops use"),
       words("FASTCOMM_ROUTE", "auto, pinned, nccl, fastest", &Environment::route,

@@ -12,7 +12,7 @@ namespace fastcomm {
 /// Values in force; settings() says what each does.
 struct Environment {
   std::string transport, isa, route, ipc, device_results;
-  bool peer_access = true, call_sites = false;
+  bool peer_access = true, call_sites = false, records = true;
   uint64_t segment_bytes = 0, payload_bytes = 0, block_bytes = 0, window_bytes = 0, pool_bytes = 0;
   uint64_t hosts_short_bytes = 0, hosts_chunk_bytes = 0;
   int64_t device_blocks = 0, spin_us = -1;

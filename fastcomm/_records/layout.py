@@ -32,21 +32,21 @@ _CLOCK_AT = 64
 _CLOCK = struct.Struct("=QQQQQQ")
 _NEXT_AT, _DROPPED_AT = 128, 192  # on cache lines of their own
 
-# stamp, token, rank, size, opened, closed, number of members in the list, words
+# stamp, token, rank, size, opened, closed, members in the list, of how many groups it has been
 _GROUP = struct.Struct("=QQQiiQQII")
-_TEXTS_AT, _TEXT_BYTES = 64, 64  # name, description, engines from there on
-NUM_ENGINES = 4
+_TEXTS_AT, _TEXT_BYTES = 64, 64  # name and description from there on
 _MEMBERS_AT = 1024
 NUM_MEMBERS = (GROUP_BYTES - _MEMBERS_AT) // 4
 
 # stamp; issued, started, ended and how; sequence, elements, bytes; operation, dtype, reduction,
-# engine, flags, place of the group; path and lane; root or peer, tag; thread; stamp of the group
+# engine, flags, page of the group; path and lane; root or peer, tag; thread; that page's count of
+# groups
 _CALL = struct.Struct("=QQQQQQQBBBBHHQiiQQ32x")
 _OPEN_SEQUENCE = 2**64 - 1
 _OUTCOME_BITS = 4
 FLAG_ASYNC, FLAG_MESSAGE = 1, 2
 
-_KINDS = ("operation", "dtype", "reduction", "path", "outcome")
+_KINDS = ("operation", "dtype", "reduction", "path", "engine", "outcome")
 
 
 class RecordsError(Exception):
@@ -63,7 +63,6 @@ class Group:
     rank: int
     size: int
     members: tuple[int, ...]  # the ranks' numbers in the job; of a very large group the first ones
-    engines: tuple[str, ...]  # names, by number
     opened: int  # ns of CLOCK_MONOTONIC, as all times here
     closed: int | None  # None: it is in use
 
@@ -72,7 +71,7 @@ class Group:
 class Call:
     """One call of a rank. Times are in ns of CLOCK_MONOTONIC."""
 
-    number: int  # of the process
+    number: int  # rises in the order of the process's calls; some may be left out
     group: Group | None  # None: the place has been given to another group
     operation: str  # "all_reduce"
     dtype: str  # "float32"
@@ -112,9 +111,10 @@ class Snapshot:
 class _Clock:
     """Ticks of the writer's counter as ns of CLOCK_MONOTONIC."""
 
-    def __init__(self, data: bytes) -> None:
-        first, self._ns, before, latest, latest_ns, after = _CLOCK.unpack_from(data, _CLOCK_AT)
-        if before != after or before % 2:
+    def __init__(self, before: bytes, data: bytes, after: bytes) -> None:
+        stamps = {_CLOCK.unpack_from(each, _CLOCK_AT)[2] for each in (before, after)}
+        first, self._ns, stamp, latest, latest_ns, end = _CLOCK.unpack_from(data, _CLOCK_AT)
+        if stamps != {stamp} or stamp != end or stamp % 2:
             raise RecordsError("the clock was being set")
         if latest <= first or latest_ns <= self._ns:
             raise RecordsError("the clock runs backwards")
@@ -150,7 +150,7 @@ def read(fd: int) -> Snapshot:
     for _ in range(100):
         before, data, after = (_bytes(fd, 0, FILE_BYTES) for _ in range(3))
         try:
-            clock = _Clock(data)
+            clock = _Clock(before, data, after)
         except RecordsError as error:
             wrong = error
             continue
@@ -202,7 +202,8 @@ def _parsed(before: bytes, data: bytes, after: bytes, clock: _Clock) -> Snapshot
         if stamp == 0:
             continue
         if _is_whole(stamp, before, after, at):
-            groups[place, stamp] = _group(data, at, clock)
+            times = _GROUP.unpack_from(data, at)[-1]
+            groups[place, times] = _group(data, at, clock)
         else:
             torn += 1
     calls = []
@@ -216,9 +217,9 @@ def _parsed(before: bytes, data: bytes, after: bytes, clock: _Clock) -> Snapshot
     calls.sort(key=lambda call: call.number)
     _, _, pid, start_time, to_date = _HEADER.unpack_from(data)
     (issued,) = struct.unpack_from("=Q", data, _NEXT_AT)
-    (dropped,) = struct.unpack_from("=Q", data, _DROPPED_AT)
+    dropped, passed = struct.unpack_from("=QQ", data, _DROPPED_AT)
     return Snapshot(
-        pid, start_time, to_date, tuple(groups.values()), tuple(calls), issued, dropped, torn
+        pid, start_time, to_date, tuple(groups.values()), tuple(calls), issued - passed, dropped, torn
     )
 
 
@@ -226,7 +227,7 @@ def _group(data: bytes, at: int, clock: _Clock) -> Group:
     _, high, low, rank, size, opened, closed, count, _ = _GROUP.unpack_from(data, at)
     texts = [
         text(data[begin : begin + _TEXT_BYTES])
-        for begin in range(at + _TEXTS_AT, at + _MEMBERS_AT, _TEXT_BYTES)
+        for begin in (at + _TEXTS_AT, at + _TEXTS_AT + _TEXT_BYTES)
     ]
     listed = min(count, NUM_MEMBERS)
     return Group(
@@ -236,7 +237,6 @@ def _group(data: bytes, at: int, clock: _Clock) -> Group:
         rank=rank,
         size=size,
         members=struct.unpack_from(f"={listed}I", data, at + _MEMBERS_AT),
-        engines=tuple(texts[2 : 2 + NUM_ENGINES]),
         opened=clock.ns(opened),
         closed=clock.ns(closed) if closed else None,
     )
@@ -252,8 +252,8 @@ def _call(
     words = _CALL.unpack_from(data, at)
     stamp, issued, started, ended, sequence, count, size = words[:7]
     operation, dtype, reduction, engine, flags, place = words[7:13]
-    path, rank, tag, thread, group_stamp = words[13:]
-    group = groups.get((place, group_stamp))
+    path, rank, tag, thread, times = words[13:]
+    group = groups.get((place, times))
     is_message = bool(flags & FLAG_MESSAGE)
     other = None if rank < 0 else rank
     outcome = ended & (2**_OUTCOME_BITS - 1)
@@ -263,7 +263,7 @@ def _call(
         operation=names["operation"].get(operation, f"operation {operation}"),
         dtype=names["dtype"].get(dtype, f"dtype {dtype}"),
         reduction=names["reduction"].get(reduction, f"reduction {reduction}"),
-        engine=group.engines[engine] if group is not None and engine < NUM_ENGINES else "",
+        engine=names["engine"].get(engine, f"engine {engine}"),
         path=names["path"].get(path & 0xFF, ""),
         sequence=None if sequence == _OPEN_SEQUENCE else sequence,
         lane=path >> 8 & 0xFF,

@@ -71,8 +71,7 @@ CASE(accept) {
   const Hello own = endpoint.hello(kNonce);
   const int before = descriptors();
   const auto accept = [&](int ms) {
-    return accept_introduction(listener, own, endpoint.segment().fd(), endpoint.pidfd(),
-                               within(ms));
+    return accept_introduction(listener, own, endpoint.files(), within(ms));
   };
   for (const Attack& attack :
        attacks(honest_hello(endpoint, kNonce), endpoint.segment().fd(), endpoint.pidfd(), seed)) {
@@ -89,12 +88,12 @@ CASE(accept) {
   {
     const Fd gone = raw_connect(listener.name());
   }
-  const Fd real = introduce(listener.name(), own, endpoint.segment().fd(), endpoint.pidfd());
+  const Fd real = introduce(listener.name(), own, endpoint.files());
   const Introduction taken = accept(5000);
   EXPECT(taken.hello.id == own.id && taken.segment.get() >= 0 && taken.pidfd.get() >= 0);
   const Introduction answer = await_answer(real, kNonce, within(1000));
   EXPECT(answer.hello.id == own.id);
-  EXPECT(!error_of([&] { introduce("fastcomm-nobody", own, 0, 0); }).empty());
+  EXPECT(!error_of([&] { introduce("fastcomm-nobody", own, {0, 0}); }).empty());
 }
 
 /// Any number of strangers that connect and say nothing cost next to nothing in total.
@@ -106,10 +105,9 @@ CASE(silent) {
   {
     std::vector<Fd> strangers;
     for (int i = 0; i < 300; ++i) strangers.push_back(raw_connect(listener.name()));
-    const Fd real = introduce(listener.name(), own, endpoint.segment().fd(), endpoint.pidfd());
+    const Fd real = introduce(listener.name(), own, endpoint.files());
     const auto start = Clock::now();
-    const Introduction taken = accept_introduction(listener, own, endpoint.segment().fd(),
-                                                   endpoint.pidfd(), within(30000));
+    const Introduction taken = accept_introduction(listener, own, endpoint.files(), within(30000));
     EXPECT(seconds_since(start) < 2, seconds_since(start), " s for 300 silent strangers");
     EXPECT(taken.hello.id == own.id);
     await_answer(real, kNonce, within(1000));
@@ -124,7 +122,7 @@ CASE(answer) {
   Listener hostile;
   const int before = descriptors();
   const auto connected = [&](auto&& answer) {
-    const Fd socket = introduce(hostile.name(), own, endpoint.segment().fd(), endpoint.pidfd());
+    const Fd socket = introduce(hostile.name(), own, endpoint.files());
     Fd other(accept4(hostile.fd(), nullptr, nullptr, SOCK_CLOEXEC));
     answer(other);
     ErrorCode code{};
@@ -209,8 +207,7 @@ CASE(other_user) {
       ErrorCode code{};
       const std::string text = error_of(
           [&] {
-            accept_introduction(listener, hello, endpoint.segment().fd(), endpoint.pidfd(),
-                                within(100));
+            accept_introduction(listener, hello, endpoint.files(), within(100));
           },
           &code);
       EXPECT(code == ErrorCode::kTimeout, text);
@@ -219,7 +216,7 @@ CASE(other_user) {
     const std::string name = store.get("name", within(30000));
     EXPECT(seteuid(65534) == 0);
     const std::string text =
-        error_of([&] { introduce(name, hello, endpoint.segment().fd(), endpoint.pidfd()); });
+        error_of([&] { introduce(name, hello, endpoint.files()); });
     EXPECT(text.find("a process of user 0 is at the socket") != std::string::npos, text);
     const Fd stranger = raw_connect(name);
     raw_send(stranger.get(), &hello, sizeof(hello), {endpoint.segment().fd(), endpoint.pidfd()});

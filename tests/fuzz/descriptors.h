@@ -23,6 +23,7 @@ inline Hello honest_hello(Endpoint& peer, uint64_t nonce) {
   Hello hello = peer.hello(nonce);
   hello.magic = kHelloMagic;
   hello.version = kProtocolVersion;
+  hello.descriptors = 2;
   return hello;
 }
 

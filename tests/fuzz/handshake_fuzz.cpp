@@ -71,10 +71,10 @@ void run_message(Stage& stage, Input& input, bool listening) {
     const Hello own = stage.own.hello(kNonce);
     Introduction introduction =
         listening
-            ? answer_introduction(ours.get(), own, stage.own.segment().fd(), stage.own.pidfd())
+            ? answer_introduction(ours.get(), own, stage.own.files())
             : await_answer(ours, kNonce, Clock::now() + std::chrono::seconds(10));
     must(message.bytes.size() == sizeof(Hello), "a message of another length was taken");
-    must(message.fds.size() == 2, "a message with other than two descriptors was taken");
+    must(message.fds.size() == introduction.hello.descriptors, "other descriptors were taken");
     const Hello& hello = introduction.hello;
     must(hello.magic == kHelloMagic && hello.version == kProtocolVersion && hello.nonce == kNonce,
          "a message of another kind was taken");

@@ -16,6 +16,7 @@ NAMES = {
     "dtype": {"float32": 6, "bfloat16": 15},
     "reduction": {"none": 0, "sum": 1},
     "path": {"one-shot": 2, "pipelined": 3},
+    "engine": {"shared memory": 1, "Gloo": 2},
     "outcome": {"ok": 1, "CollectiveTimeoutError": 6, "PeerLostError": 7, "unknown": 15},
 }
 
@@ -32,7 +33,7 @@ class MadeCall:
     dtype: str = "float32"
     reduction: str = "sum"
     group: int = 0
-    engine: int = 0
+    engine: str = "shared memory"
     sequence: int = 0
     lane: int = 0
     path: str = "one-shot"
@@ -51,7 +52,6 @@ class MadeGroup:
     description: str = "default_pg"
     token: int = 7
     members: Sequence[int] = ()  # all ranks
-    engines: Sequence[str] = ("shared memory",)
     opened: int = 0
     closed: int = 0
 
@@ -80,9 +80,9 @@ def made(
         members = tuple(group.members) or tuple(range(group.size))
         layout._GROUP.pack_into(
             *(data, at, 2, 0, group.token, group.rank, group.size),
-            *(_ticks(group.opened, base), _ticks(group.closed, base), len(members), 0),
+            *(_ticks(group.opened, base), _ticks(group.closed, base), len(members), 1),
         )
-        for index, each in enumerate((group.name, group.description, *group.engines)):
+        for index, each in enumerate((group.name, group.description)):
             begin = at + layout._TEXTS_AT + index * layout._TEXT_BYTES
             data[begin : begin + len(each.encode())] = each.encode()
         struct.pack_into(f"={len(members)}I", data, at + layout._MEMBERS_AT, *members)
@@ -95,9 +95,10 @@ def made(
             *(data, at, 2 * number + 2, _ticks(call.issued, base), _ticks(call.started, base)),
             *(ended if call.ended else 0, call.sequence, call.count, 4 * call.count),
             *(OPERATIONS[call.operation], NAMES["dtype"][call.dtype]),
-            *(NAMES["reduction"][call.reduction], call.engine, flags, call.group),
+            *(NAMES["reduction"][call.reduction], NAMES["engine"][call.engine]),
+            *(flags, call.group),
             *(NAMES["path"].get(call.path, 0) | call.lane << 8, call.rank, call.tag, call.thread),
-            2,
+            1,
         )
     return bytes(data)
 

@@ -56,8 +56,10 @@ FastcommBackend::FastcommBackend(const c10::intrusive_ptr<::c10d::Store>& store,
   translating([&] {
     StoreBootstrap bootstrap(store);
     bootstrap.label = label;
+    open_records();
     Formed formed = form_group(bootstrap, rank, size, deadline_after(timeout));
     traits_ = std::move(formed.traits);
+    records_ = RecordsOfGroup(rank, size, formed.token, label, options_->global_ranks_in_group);
     why_not_composed_ = formed.group != nullptr ? "all ranks share memory" : formed.host.why_not;
     if (formed.group == nullptr) {
       host_ = std::move(formed.host);
@@ -130,6 +132,7 @@ void FastcommBackend::shutdown() {
   if (forked_from_endpoint()) return;
   const std::string failure = g_failure ? g_failure(false) : "";
   if (record_ != nullptr) record_->close(!failure.empty());
+  records_.close();
   const std::string how =
       failure.empty() ? "" : "destroyed its process group because of " + failure;
   // The host's engine tells the others, which wait for it.

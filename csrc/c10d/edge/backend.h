@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "c10d/choose/choose.h"
+#include "c10d/edge/call_records.h"
 #include "c10d/edge/coalescing.h"
 #include "c10d/life/flight_recorder.h"
 
@@ -175,7 +176,8 @@ class FastcommBackend final : public ::c10d::Backend {
   BackendPtr delegate_;
   std::unique_ptr<Engines> engines_;  // nullptr until the ranks have chosen
   Coalescing coalescing_;
-  std::unique_ptr<RecordedGroup> record_;  // nullptr: calls are not recorded
+  std::unique_ptr<RecordedGroup> record_;  // nullptr: torch's recorder is off
+  RecordsOfGroup records_;
 };
 
 }  // namespace fastcomm

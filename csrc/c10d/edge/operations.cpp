@@ -47,14 +47,17 @@ void set(at::TensorList& tensors, c10::ArrayRef<Tensors>& lists, Given& given) {
   }
 }
 
-/// Ends an entry of the flight recorder with a call's work; nullptr: the call is done.
-void end_entry(const RecordedEntry& entry, const WorkPtr& work) {
+/// Ends what is written down of a call with its work; nullptr: the call is done.
+void end_with(const CallEnd& end, const WorkPtr& work) {
   if (work == nullptr) {
-    entry.end(true);
+    end.end(nullptr);
   } else if (auto* const own = dynamic_cast<GroupWork*>(work.get())) {
-    own->end_with(entry);
-  } else {  // of an engine from outside
-    entry.end(work->isCompleted() && work->isSuccess());
+    own->end_with(end);
+  } else if (work->isCompleted()) {  // of an engine from outside
+    end.end(work->exception());
+  } else {
+    end.entry.end(false);
+    end.let_go();
   }
 }
 
@@ -76,12 +79,20 @@ std::optional<WorkPtr> FastcommBackend::submit_if_taken(Request& request) {
   const auto submit = [&] {
     return in_block ? coalescing_.submit(*engine, request) : engine->submit(request);
   };
-  if (record_ == nullptr || engine->tells_itself()) return submit();
-  const RecordedEntry entry =
-      record_->begin(recorded(request, rank_, options_->timeout), getGroupUid(), getGroupDesc());
-  WorkPtr work = submit();  // what it refuses stays in the record, not ended
-  end_entry(entry, work);
-  return work;
+  request.record = records_.begin(request, *engine, continuations_);
+  CallEnd end{{}, request.record};
+  if (record_ != nullptr && !engine->tells_itself()) {  // what is refused stays, not ended
+    end.entry =
+        record_->begin(recorded(request, rank_, options_->timeout), getGroupUid(), getGroupDesc());
+  }
+  try {
+    WorkPtr work = submit();
+    end_with(end, work);
+    return work;
+  } catch (...) {
+    request.record.end(records::outcome_of(code_of(std::current_exception())));
+    throw;
+  }
 }
 
 WorkPtr FastcommBackend::submit(Request& request, Request::Forward forward) {

@@ -6,6 +6,7 @@
 // that makes it, or is registered from outside (EngineMaker).
 #pragma once
 
+#include <atomic>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -54,6 +55,10 @@ class Engine {
   int size() const { return context_.size; }
   Milliseconds timeout() const { return context_.options->timeout; }
 
+  static constexpr uint8_t kNoNumber = 255;
+  /// Its number in records, once that is known (c10d/edge/call_records.h).
+  mutable std::atomic<uint8_t> recorded_as{kNoNumber};
+
   /// Name for messages: "shared memory", "Gloo".
   virtual std::string name() const = 0;
   /// True if this code serves calls, and not another backend.
@@ -84,6 +89,8 @@ class Engine {
   virtual WorkPtr end_block() { return nullptr; }
   /// Number of operations submitted.
   virtual uint64_t submitted() const = 0;
+  /// Of the next collective, in messages.
+  virtual uint64_t next_number() const { return submitted(); }
 
   /// The reason why nothing can be submitted any more; nullptr while something can. Waits for
   /// nobody.

@@ -95,9 +95,14 @@ class PartOfStore final : public Bootstrap {
   const std::string prefix_;
 };
 
-/// The peers, or nullptr with the reason in the traits, and in `shares` who shares memory.
-std::unique_ptr<Transport> find_peers(Bootstrap& bootstrap, int rank, int size, Deadline deadline,
-                                      GroupTraits& traits, std::vector<std::string>& shares) {
+struct Found {
+  std::unique_ptr<Transport> peers;  // or nullptr, with the reason in the traits
+  std::vector<std::string> shares;   // then: who shares memory
+  uint64_t token = 0;                // of the attempt
+};
+
+Found find_peers(Bootstrap& bootstrap, int rank, int size, Deadline deadline,
+                 GroupTraits& traits) {
   const Environment& env = environment();
   traits.size = size;
   const ChosenSizes chosen = choose_slot_sizes(size);
@@ -105,11 +110,11 @@ std::unique_ptr<Transport> find_peers(Bootstrap& bootstrap, int rank, int size, 
     traits.native = true;
     traits.transport = "one rank";
     traits.layout = scratch_layout(chosen.sizes, 1);
-    return std::move(make_thread_transports(1, 0).front());
+    return {std::move(make_thread_transports(1, 0).front()), {}, random_bits()};
   }
   if (size > kMaxRanks) {
     traits.why_not_native = concat("a native group has at most ", kMaxRanks, " ranks");
-    return nullptr;
+    return {};
   }
   Endpoint* endpoint = nullptr;
   std::string why_not;
@@ -128,13 +133,12 @@ std::unique_ptr<Transport> find_peers(Bootstrap& bootstrap, int rank, int size, 
       make_shm_transport(bootstrap, rank, size, endpoint, why_not, wanted, scratch_bytes, deadline);
   traits.native = result.group != nullptr;
   traits.why_not_native = result.reason;
-  shares = std::move(result.shares);
   traits.layout = scratch_layout(sizes_of(result.config), size);
   traits.payload_by = static_cast<ChosenBy>(result.config.payload_by);
   if (endpoint != nullptr) {
     traits.transport = concat("shared memory (", endpoint->segment().kind(), ")");
   }
-  return std::move(result.group);
+  return {std::move(result.group), std::move(result.shares), result.nonce};
 }
 
 std::shared_ptr<Communicator> opened(std::unique_ptr<Transport> peers, const GroupTraits& traits) {
@@ -144,11 +148,13 @@ std::shared_ptr<Communicator> opened(std::unique_ptr<Transport> peers, const Gro
   return group;
 }
 
-/// What all ranks say, the same on all of them; without line ends. Collective.
+/// What all ranks say, the same on all of them; without line ends. `token` is a number of theirs
+/// alone. Collective.
 std::vector<std::string> told_by_all(Bootstrap& part, int rank, int size, std::string own,
-                                     Deadline deadline) {
+                                     Deadline deadline, uint64_t& token) {
   std::replace(own.begin(), own.end(), '\n', ' ');
-  const std::string nonce = hex(agree(part, rank, size, "", deadline).nonce);
+  token = agree(part, rank, size, "", deadline).nonce;
+  const std::string nonce = hex(token);
   const auto key = [&](int each) { return concat(nonce, "/", each); };
   std::vector<std::string> told;
   if (rank != 0) {
@@ -180,9 +186,10 @@ std::string presumed_host(int rank) {
 /// it, as in find_peers(). Each host tries then. Empty if a rank shares none, with the reason.
 /// Collective; of the same result on every rank.
 std::vector<std::string> presumed_shares(Bootstrap& bootstrap, int rank, int size,
-                                         Deadline deadline, std::string& why_not) {
+                                         Deadline deadline, std::string& why_not,
+                                         uint64_t& token) {
   PartOfStore part(bootstrap, "presumed/");
-  const auto hosts = told_by_all(part, rank, size, presumed_host(rank), deadline);
+  const auto hosts = told_by_all(part, rank, size, presumed_host(rank), deadline, token);
   std::vector<std::string> shares;
   for (int each = 0; each < size; ++each) {
     if (hosts[each].empty()) {
@@ -201,9 +208,8 @@ std::unique_ptr<Transport> peers_of_host(Bootstrap& bootstrap, const HostLayout&
                                          Deadline deadline, GroupTraits& traits) {
   const std::vector<int>& ranks = layout.hosts[layout.own];
   PartOfStore own(bootstrap, concat("host/", ranks[0], "/"));
-  std::vector<std::string> unused;
   auto peers =
-      find_peers(own, layout.local, static_cast<int>(ranks.size()), deadline, traits, unused);
+      find_peers(own, layout.local, static_cast<int>(ranks.size()), deadline, traits).peers;
   if (peers == nullptr) throw Error(ErrorCode::kSystem, traits.why_not_native);
   return peers;
 }
@@ -241,7 +247,8 @@ HostRanks form_host(Bootstrap& bootstrap, int rank, const std::vector<std::strin
   const std::string own = declines          ? "FASTCOMM_ROUTE=fastest"
                           : problem.empty() ? ok + wanted.as_text()
                                             : concat("numbered within its host: ", problem);
-  const auto told = told_by_all(part, rank, size, own, deadline);
+  uint64_t unused;
+  const auto told = told_by_all(part, rank, size, own, deadline, unused);
   for (int each = 0; each < size && host.why_not.empty(); ++each) {
     if (told[each].rfind(ok, 0) != 0) host.why_not = concat("rank ", each, ": ", told[each]);
   }
@@ -263,14 +270,16 @@ Formed form_group(Bootstrap& bootstrap, int rank, int size, Deadline deadline) {
                                            "the spawn or forkserver method"));
   }
   Formed formed;
-  std::vector<std::string> shares;
-  auto peers = find_peers(bootstrap, rank, size, deadline, formed.traits, shares);
-  if (peers == nullptr) {
+  Found found = find_peers(bootstrap, rank, size, deadline, formed.traits);
+  formed.token = found.token;
+  if (found.peers == nullptr) {
     std::string& why_not = formed.traits.why_not_native;
-    if (size > kMaxRanks) shares = presumed_shares(bootstrap, rank, size, deadline, why_not);
-    formed.host = form_host(bootstrap, rank, shares, formed.traits.why_not_native, deadline);
+    if (size > kMaxRanks) {
+      found.shares = presumed_shares(bootstrap, rank, size, deadline, why_not, formed.token);
+    }
+    formed.host = form_host(bootstrap, rank, found.shares, why_not, deadline);
   } else {
-    formed.group = opened(std::move(peers), formed.traits);
+    formed.group = opened(std::move(found.peers), formed.traits);
   }
   return formed;
 }

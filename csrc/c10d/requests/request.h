@@ -11,6 +11,7 @@
 
 #include "coll/operations.h"
 #include "core/clock.h"
+#include "core/records.h"
 #include "core/types.h"
 
 namespace fastcomm {
@@ -45,6 +46,7 @@ struct Request {
   /// Of operations over lists (fused_all_reduce and its kin).
   const GradientOptions* gradients = nullptr;
   Tensors* results = nullptr;  // set when the call is put together
+  CallRecord record{};         // told by engines of numbers and starts
   Forward forward{};           // none for operations that torch does not have
 
   const char* name() const { return op_kind_name(kind); }

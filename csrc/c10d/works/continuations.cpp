@@ -90,6 +90,8 @@ Continuations::Position Continuations::here() {
   return t_position.depth == 0 || forked ? Position{} : t_position;
 }
 
+bool Continuations::is_inside() { return t_position.depth != 0; }
+
 Continuations::Ptr Continuations::of_this_thread(const Ptr& own) {
   return t_running == nullptr || t_running->forked() ? own : t_running->deeper();
 }

@@ -41,6 +41,8 @@ class Continuations : public std::enable_shared_from_this<Continuations> {
     int depth = 0;
   };
   static Position here();
+  /// True if here().depth may be other than 0: cheaper.
+  static bool is_inside();
 
   /// For continuations that the calling thread attaches: one deeper than the one that it runs; else
   /// `own`.

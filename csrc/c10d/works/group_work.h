@@ -3,12 +3,13 @@
 
 #include <ATen/core/ivalue.h>
 
+#include <atomic>
 #include <exception>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <utility>
 #include <vector>
 
-#include "c10d/life/flight_recorder.h"
+#include "c10d/works/call_end.h"
 #include "c10d/works/continuations.h"
 
 namespace fastcomm {
@@ -24,45 +25,39 @@ class GroupWork : public ::c10d::Work {
   /// The group's queue of code that users attach to futures.
   const Continuations::Ptr& continuations() const { return continuations_; }
 
-  /// Ends an entry of the flight recorder with this work, or now if that has ended.
-  virtual void end_with(const RecordedEntry& entry) {
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      if (!has_ended_) {
-        entry_ = entry;
-        return;
-      }
+  /// Ends what is written down of its call with this work, or now if that has ended. Once.
+  virtual void end_with(const CallEnd& end) {
+    end_ = end;
+    End open = End::kOpen;
+    // Release: who ends the work sees `end_`. Acquire: or it has, and `ended_in_` is seen here.
+    if (!end_state_.compare_exchange_strong(open, End::kTold, std::memory_order_acq_rel)) {
+      end_.end(ended_in_);
     }
-    entry.end(has_succeeded_);  // which does not change any more
+  }
+
+  ~GroupWork() override {
+    if (end_state_.load(std::memory_order_relaxed) == End::kTold) end_.let_go();
   }
 
  protected:
   GroupWork(int rank, ::c10d::OpType type, Continuations::Ptr continuations)
       : ::c10d::Work(rank, type), continuations_(std::move(continuations)) {}
 
-  /// As Work's. Who has waited for the work finds its entry ended.
+  /// As Work's. Who has waited for the work finds its call written down as ended.
   void finish(std::exception_ptr error = nullptr) {
-    // A work that gets an entry was issued after a group had become a recorded one.
-    if (RecordedGroup::any()) end_entry(error == nullptr);
+    ended_in_ = error;
+    if (end_state_.exchange(End::kEnded, std::memory_order_acq_rel) == End::kTold) {
+      end_.end(error);
+    }
     ::c10d::Work::finish(std::move(error));
   }
 
  private:
-  void end_entry(bool well) {
-    RecordedEntry entry;
-    {
-      // end_with() had this lock before, and its entry is seen here; or it has it later, and ends
-      // the entry itself.
-      const std::lock_guard<std::mutex> lock(mutex_);
-      has_ended_ = true;
-      has_succeeded_ = well;
-      entry = entry_;
-    }
-    entry.end(well);
-  }
+  enum class End : uint8_t { kOpen, kTold, kEnded };
 
-  RecordedEntry entry_;  // under mutex_, as what follows
-  bool has_ended_ = false, has_succeeded_ = false;
+  std::atomic<End> end_state_{End::kOpen};
+  CallEnd end_;                  // of end_with(), before kTold
+  std::exception_ptr ended_in_;  // of finish(), before kEnded
   const Continuations::Ptr continuations_;
 };
 

@@ -26,6 +26,15 @@ struct LaneName {
   bool operator<(const LaneName& other) const {
     return std::pair(own, depth) < std::pair(other.own, other.depth);
   }
+  /// For calls of a group with these continuations, issued at `position`.
+  static LaneName of(const Continuations::Position& position,
+                     const Continuations::Ptr& continuations) {
+    const bool is_own = !position.group.owner_before(continuations) &&
+                        !continuations.owner_before(position.group);
+    return {is_own, position.depth};
+  }
+  /// A number for it; 0 is of what the program issues.
+  uint8_t number() const { return static_cast<uint8_t>(depth == 0 ? 0 : 2 * depth - own); }
   /// Of its keys in a store: "own/1/".
   std::string prefix() const { return concat(own ? "own/" : "other/", depth, "/"); }
   /// Of its warnings, after those of the group: "in continuations: ".
@@ -58,7 +67,7 @@ class Lanes {
   template <class Form, class GiveUp>
   Ptr at(const Continuations::Position& position, Milliseconds timeout, const Form& form,
          const GiveUp& give_up) {
-    const LaneName name{same(position.group, continuations_), position.depth};
+    const LaneName name = LaneName::of(position, continuations_);
     for (;;) {
       std::weak_ptr<Continuations> user;
       {

@@ -18,10 +18,12 @@ PeerWork::PeerWork(std::shared_ptr<Communicator> group, int rank, const at::Tens
 c10::intrusive_ptr<PeerWork> PeerWork::start(std::shared_ptr<Communicator> group,
                                              const at::Tensor& tensor, bool is_send, int peer,
                                              int tag, Milliseconds timeout,
-                                             Continuations::Ptr continuations) {
+                                             Continuations::Ptr continuations,
+                                             const CallRecord& record) {
   const int rank = group->rank();
   auto work = c10::make_intrusive<PeerWork>(std::move(group), rank, tensor, is_send, timeout,
                                             std::move(continuations));
+  work->tell(record);
   work->post(peer, tag);
   return work;
 }
@@ -30,6 +32,7 @@ bool PeerWork::post(int peer, int tag, bool two_ways) {
   PeerCall call{
       is_send_, peer, tag, buffer_.dtype(), buffer_.count(), static_cast<char*>(buffer_.data())};
   call.two_ways = two_ways;
+  call.record = record_;
   // The operation holds the work, and through it the tensor, until it is done.
   operation_ =
       group_->post(call, [work = c10::intrusive_ptr<PeerWork>::reclaim_copy(this)](

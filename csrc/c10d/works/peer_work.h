@@ -21,11 +21,15 @@ class PeerWork : public GroupWork {
   static c10::intrusive_ptr<PeerWork> start(std::shared_ptr<Communicator> group,
                                             const at::Tensor& tensor, bool is_send, int peer,
                                             int tag, Milliseconds timeout,
-                                            Continuations::Ptr continuations);
+                                            Continuations::Ptr continuations,
+                                            const CallRecord& record = {});
 
   /// `rank` is the caller's in c10d's group, of which `group` may be a part.
   PeerWork(std::shared_ptr<Communicator> group, int rank, const at::Tensor& tensor, bool is_send,
            Milliseconds timeout, Continuations::Ptr continuations);
+
+  /// Before it is posted: told when the peer has come.
+  void tell(const CallRecord& record) { record_ = record; }
 
   /// Also polls the exchange and looks for failures, since there may be no other thread that does.
   bool isCompleted() override;
@@ -60,6 +64,8 @@ class PeerWork : public GroupWork {
   std::atomic<bool> aborted_{false};
 
  private:
+  CallRecord record_;
+
   void complete(const PeerOperation& operation, const std::exception_ptr& error);
 
   std::atomic<int> source_{-1};

@@ -34,6 +34,7 @@ Operation::Operation(const Call& call, Transport& peers, const GroupTraits& grou
     : peers_(peers),
       header_(make_header(call, sequence, static_cast<uint8_t>(algorithm_of(call, group)))),
       detail_(call.detail),
+      record_(call.record),
       site_(std::move(site)),
       row_(row_of(call.kind, algorithm())),
       schedule_(schedule_of(call, peers.view(), group, algorithm(), row_, sequence)),
@@ -41,6 +42,7 @@ Operation::Operation(const Call& call, Transport& peers, const GroupTraits& grou
                 call.op == ReduceOp::kAvg ? peers.size() : 1, call.factor),
       timeout_(timeout),
       deadline_(deadline_after(timeout)) {
+  record_.number(sequence, header_.algorithm);
   const auto alone = row_of(call.kind).alone;
   if (algorithm() == Algorithm::kNothing && alone != nullptr) alone(call);
   const bool copies = row_ != nullptr && row_->copied_out != nullptr;
@@ -73,7 +75,10 @@ bool Operation::poll(uint32_t base) {
 }
 
 bool Operation::poll_staged(uint32_t base) {
-  if (algorithm() == Algorithm::kNothing) return true;
+  if (algorithm() == Algorithm::kNothing) {
+    record_.start();
+    return true;
+  }
   uint32_t at = step();
   if (at == 0) {  // it publishes the header, which must be in place before
     ControlBlock& control = peers_.own_control_block();
@@ -87,6 +92,7 @@ bool Operation::poll_staged(uint32_t base) {
   const auto checked = [this](uint32_t next) {
     if (next != 1) return true;
     if (span != nullptr) span->met = span_clock();
+    record_.start();
     return read_headers();
   };
   const bool done = std::visit(

@@ -116,6 +116,7 @@ class Operation : public std::enable_shared_from_this<Operation> {
   Transport& peers_;
   CallHeader header_;
   std::string detail_;
+  const CallRecord record_;
   std::string site_;         // place of the call in the program, "" if not asked for
   const AlgorithmRow* row_;  // nullptr if nothing is exchanged
   AnySchedule schedule_;

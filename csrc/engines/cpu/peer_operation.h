@@ -11,6 +11,7 @@
 
 #include "core/call_site.h"
 #include "core/error.h"
+#include "core/records.h"
 #include "core/spans.h"
 #include "core/types.h"
 
@@ -28,6 +29,7 @@ struct PeerCall {
   /// The peer may get messages by another way, too (Communicator::take_elsewhere).
   bool two_ways = false;
   int shown_peer = kAnyRank;  // its number in messages; post() sets it
+  CallRecord record{};        // told when the peer has come
 
   uint64_t bytes() const { return count * dtype_size(dtype); }
   const char* name() const { return is_send ? "send" : "recv"; }
@@ -78,6 +80,7 @@ class PeerOperation {
   /// The peer has come: from here on data move.
   void note_met() {
     if (span_ != nullptr) span_->met = span_clock();
+    call_.record.start();
   }
 
   void finish(std::exception_ptr error) {

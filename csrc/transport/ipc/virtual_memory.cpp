@@ -154,7 +154,7 @@ Fd VirtualMemory::descriptor_of(int peer) {
     auto [rank, file] = accept_one(*listener_, deadline, [&](int socket) {
       check_user(socket);
       Note note{};
-      Parcel parcel = receive_parcel(socket, &note, sizeof(note), 1);
+      Parcel parcel = receive_parcel(socket, &note, sizeof(note), 1, 1);
       if (parcel.lost) {
         throw Error(ErrorCode::kSystem, "this process may open no more files (ulimit -n)");
       }

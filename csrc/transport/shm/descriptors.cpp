@@ -65,7 +65,7 @@ void send_parcel(int socket, const void* bytes, size_t size, const int* files, i
   FC_SYSCALL(sent == static_cast<ssize_t>(size), "sendmsg of a handshake");
 }
 
-Parcel receive_parcel(int socket, void* bytes, size_t size, int count) {
+Parcel receive_parcel(int socket, void* bytes, size_t size, int least, int most) {
   Parcel result;
   iovec part{bytes, size};
   alignas(cmsghdr) char control[kControlBytes] = {};
@@ -77,7 +77,7 @@ Parcel receive_parcel(int socket, void* bytes, size_t size, int count) {
   ssize_t received = TEMP_FAILURE_RETRY(recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT));
   FC_SYSCALL(received >= 0, "recvmsg of a handshake");
   // Every descriptor is taken first, so that none leaks if the rest is invalid.
-  int came = 0;
+  int& came = result.count;
   for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
        header = CMSG_NXTHDR(&message, header)) {
     if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
@@ -86,14 +86,14 @@ Parcel receive_parcel(int socket, void* bytes, size_t size, int count) {
       int fd;
       std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof(fd));
       Fd owned(fd);
-      if (came < count) result.files[came] = std::move(owned);
+      if (came < most) result.files[came] = std::move(owned);
       ++came;
     }
   }
   if (FC_LEFT_OUT(Control::kForgetHelloLength)) received = static_cast<ssize_t>(size);
-  result.whole = received == static_cast<ssize_t>(size) && came == count &&
+  result.whole = received == static_cast<ssize_t>(size) && came >= least && came <= most &&
                  (message.msg_flags & (MSG_CTRUNC | MSG_TRUNC)) == 0;
-  result.lost = (message.msg_flags & MSG_CTRUNC) != 0 && came < count;
+  result.lost = (message.msg_flags & MSG_CTRUNC) != 0 && came < most;
   return result;
 }
 

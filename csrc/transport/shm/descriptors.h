@@ -28,20 +28,21 @@ class Listener {
   Fd fd_;
 };
 
-constexpr int kMostDescriptors = 2;  // of one message
+constexpr int kMostDescriptors = 3;  // of one message
 
 /// A received message and its descriptors.
 struct Parcel {
   bool whole = false;  // as many bytes and descriptors as wanted, and no more
+  int count = 0;       // of the descriptors
   bool lost = false;   // this process may open no more files
   Fd files[kMostDescriptors];
 };
 
 /// Sends `bytes` and `count` descriptors as one message, without waiting. Raises Error(kSystem).
 void send_parcel(int socket, const void* bytes, size_t size, const int* files, int count);
-/// Reads the message in the socket; never waits. Anything beyond the wanted size is closed. Raises
-/// Error(kSystem).
-Parcel receive_parcel(int socket, void* bytes, size_t size, int count);
+/// Reads the message in the socket, with `least` to `most` descriptors; never waits. Anything beyond
+/// the wanted size is closed. Raises Error(kSystem).
+Parcel receive_parcel(int socket, void* bytes, size_t size, int least, int most);
 
 /// Raises Error(kSystem) unless a process of this user is at the other end of a connected socket,
 /// as the kernel recorded it at connect() or listen().

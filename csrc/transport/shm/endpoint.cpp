@@ -8,6 +8,7 @@
 
 #include "core/env.h"
 #include "core/error.h"
+#include "core/records.h"
 #include "transport/bootstrap.h"
 #include "transport/fork.h"
 #include "transport/shm/room.h"
@@ -54,6 +55,11 @@ Endpoint& Endpoint::instance() {
   return *endpoint;
 }
 
+OwnFiles Endpoint::files() const {
+  const Records* const records = Records::instance();
+  return {segment_.fd(), pidfd_.get(), records == nullptr ? -1 : records->fd()};
+}
+
 Hello Endpoint::hello(uint64_t nonce) {
   Hello hello{};
   hello.pid = getpid();
@@ -76,6 +82,7 @@ std::shared_ptr<PeerProcess> Endpoint::adopt(Introduction introduction) {
   peer->pid = introduction.hello.pid;
   peer->mapping =
       std::make_shared<Mapping>(introduction.segment.get(), introduction.hello.segment_bytes, true);
+  peer->records = std::move(introduction.records);
   watch_->watch(std::move(introduction.pidfd), peer->dead);
   std::lock_guard<std::mutex> lock(mutex_);
   for (auto it = peers_.begin(); it != peers_.end();) {

@@ -22,6 +22,7 @@ struct PeerProcess {
   int pid = 0;
   std::shared_ptr<const Mapping> mapping;
   std::shared_ptr<std::atomic<bool>> dead = std::make_shared<std::atomic<bool>>(false);
+  Fd records;  // of what it calls, if it has any: open for those who ask from outside
 };
 
 class Endpoint {
@@ -35,8 +36,8 @@ class Endpoint {
   EndpointId id() const { return id_; }
   Segment& segment() { return segment_; }
   Doorbell& doorbell() { return segment_.mapping().header().doorbell; }
-  /// A pidfd of this process, to hand to peers.
-  int pidfd() const { return pidfd_.get(); }
+  /// What peers are handed.
+  OwnFiles files() const;
   /// This process's introduction to peers; the first call fixes the size of the segment.
   Hello hello(uint64_t nonce);
 

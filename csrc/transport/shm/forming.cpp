@@ -125,8 +125,8 @@ class Forming {
     for (int peer = 0; peer < rank_; ++peer) {
       if (!unknown(known, peer)) continue;
       try {
-        sockets_[peer] = introduce(records[peer].listener, endpoint_->hello(nonce_),
-                                   endpoint_->segment().fd(), endpoint_->pidfd());
+        sockets_[peer] =
+            introduce(records[peer].listener, endpoint_->hello(nonce_), endpoint_->files());
         mask[peer] = '1';
       } catch (const Error& error) {
         complain(peer, error.what());
@@ -147,8 +147,7 @@ class Forming {
       // A peer whose memory cannot be mapped must not keep the others from their answers.
       for (; expected > 0; --expected) {
         adopt(records,
-              accept_introduction(listener, endpoint_->hello(nonce_), endpoint_->segment().fd(),
-                                  endpoint_->pidfd(), deadline_));
+              accept_introduction(listener, endpoint_->hello(nonce_), endpoint_->files(), deadline_));
       }
       for (int peer = 0; peer < rank_; ++peer) {
         if (sockets_[peer].get() < 0) continue;
@@ -251,6 +250,7 @@ ShmTransportResult make_shm_transport(Bootstrap& store, int rank, int size, Endp
   Rounds rounds(store, nonce, rank, size, deadline);
   ShmTransportResult result;
   result.config = config;
+  result.nonce = nonce;
 
   Forming forming(endpoint, rank, size, nonce, deadline);
   Record record{};

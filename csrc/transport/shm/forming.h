@@ -16,6 +16,7 @@ struct ShmTransportResult {
   std::unique_ptr<Transport> group;  // nullptr: the ranks do not all share memory
   std::string reason;                // why there is no group, the same text on every rank
   GroupConfig config;                // rank 0's
+  uint64_t nonce = 0;                // the group's, or of the attempt to form it
   /// If there is no group, though every rank has memory to share: `shares[a][b]` is '1' if rank a
   /// reaches the memory of rank b. The same on every rank.
   std::vector<std::string> shares;

@@ -9,12 +9,13 @@ namespace {
 
 constexpr uint64_t kHelloMagic = 0x6f6c6c65686d6366;  // "fcmhello"
 
-void send_introduction(int socket, const Hello& own, int segment, int pidfd) {
+void send_introduction(int socket, const Hello& own, const OwnFiles& given) {
   Hello hello = own;
   hello.magic = kHelloMagic;
   hello.version = kProtocolVersion;
-  const int files[2] = {segment, pidfd};
-  send_parcel(socket, &hello, sizeof(hello), files, 2);
+  const int files[] = {given.segment, given.pidfd, given.records};
+  hello.descriptors = given.records < 0 ? 2 : 3;
+  send_parcel(socket, &hello, sizeof(hello), files, static_cast<int>(hello.descriptors));
 }
 
 }  // namespace
@@ -22,13 +23,14 @@ void send_introduction(int socket, const Hello& own, int segment, int pidfd) {
 Introduction receive_introduction(int socket, uint64_t nonce) {
   Introduction result;
   const Hello& hello = result.hello;
-  Parcel parcel = receive_parcel(socket, &result.hello, sizeof(Hello), 2);
+  Parcel parcel = receive_parcel(socket, &result.hello, sizeof(Hello), 2, 3);
   if (parcel.lost) {
     throw Error(ErrorCode::kSystem,
                 "the descriptors of a handshake did not arrive: raise the limit of open files "
                 "(ulimit -n)");
   }
-  if (!parcel.whole || hello.magic != kHelloMagic) {
+  const bool as_told = parcel.whole && hello.descriptors == static_cast<uint64_t>(parcel.count);
+  if (!as_told || hello.magic != kHelloMagic) {
     throw Error(ErrorCode::kSystem, "a handshake was truncated or is not of fastcomm");
   }
   if (hello.version != kProtocolVersion) {
@@ -39,26 +41,27 @@ Introduction receive_introduction(int socket, uint64_t nonce) {
   if (hello.nonce != nonce) throw Error(ErrorCode::kSystem, "a handshake is of another group");
   result.segment = std::move(parcel.files[0]);
   result.pidfd = std::move(parcel.files[1]);
+  result.records = std::move(parcel.files[2]);
   return result;
 }
 
-Introduction answer_introduction(int socket, const Hello& own, int segment, int pidfd) {
+Introduction answer_introduction(int socket, const Hello& own, const OwnFiles& files) {
   check_user(socket);
   Introduction peer = receive_introduction(socket, own.nonce);
-  send_introduction(socket, own, segment, pidfd);
+  send_introduction(socket, own, files);
   return peer;
 }
 
-Fd introduce(const std::string& name, const Hello& own, int segment, int pidfd) {
+Fd introduce(const std::string& name, const Hello& own, const OwnFiles& files) {
   Fd fd = connect_to(name);
-  send_introduction(fd.get(), own, segment, pidfd);
+  send_introduction(fd.get(), own, files);
   return fd;
 }
 
-Introduction accept_introduction(const Listener& listener, const Hello& own, int segment, int pidfd,
+Introduction accept_introduction(const Listener& listener, const Hello& own, const OwnFiles& files,
                                  Deadline deadline) {
   return accept_one(listener, deadline,
-                    [&](int socket) { return answer_introduction(socket, own, segment, pidfd); });
+                    [&](int socket) { return answer_introduction(socket, own, files); });
 }
 
 Introduction await_answer(const Fd& socket, uint64_t nonce, Deadline deadline) {

@@ -1,8 +1,8 @@
 // Handshake of two processes that hand each other their shared memory: one exchange over a Unix
 // socket.
 //
-// Each side sends a Hello with two descriptors, its segment and a pidfd of itself
-// (transport/shm/descriptors.h). The connection is closed afterwards. The pidfd reports death,
+// Each side sends a Hello with descriptors: its segment, a pidfd of itself, and its records, if it
+// has any (transport/shm/descriptors.h, core/records.h). The connection is closed afterwards. The pidfd reports death,
 // since the end of file of a socket does not come while a forked child holds the socket.
 #pragma once
 
@@ -15,7 +15,7 @@
 
 namespace fastcomm {
 
-constexpr uint32_t kProtocolVersion = 3;
+constexpr uint32_t kProtocolVersion = 4;
 
 /// A random name of a process, so that a reused process id is not taken for an old peer.
 struct EndpointId {
@@ -34,6 +34,13 @@ struct Hello {
   EndpointId id;
   uint64_t nonce;  // of the group that is being formed
   uint64_t segment_bytes;
+  uint64_t descriptors;  // that come with it
+};
+
+/// The descriptors that go with it.
+struct OwnFiles {
+  int segment, pidfd;
+  int records = -1;  // -1: there are none
 };
 
 /// The other side's Hello, and its descriptors.
@@ -41,23 +48,24 @@ struct Introduction {
   Hello hello{};
   Fd segment;
   Fd pidfd;
+  Fd records;  // none, or kept for those who ask about a rank that has ended
 };
 
 /// Reads a message that has arrived in a connected socket; never waits. Raises Error(kSystem) for
-/// anything but a valid Hello of the group with two descriptors, and then leaves none open.
+/// anything but a valid Hello of the group with its descriptors, and then leaves none open.
 Introduction receive_introduction(int socket, uint64_t nonce);
 
 /// Checks the user at the other end of a connected socket, receives and answers; never waits.
 /// Raises like receive_introduction.
-Introduction answer_introduction(int socket, const Hello& own, int segment, int pidfd);
+Introduction answer_introduction(int socket, const Hello& own, const OwnFiles& files);
 
 /// Connects to a listener, and sends this rank's introduction without waiting for an answer. Raises
 /// Error(kSystem) if the name does not exist: another host, or another network namespace.
-Fd introduce(const std::string& name, const Hello& own, int segment, int pidfd);
+Fd introduce(const std::string& name, const Hello& own, const OwnFiles& files);
 
 /// Accepts the next connection of a peer of this user that sent a valid Hello of the group
 /// (accept_one), and sends this rank's introduction back. Raises Error(kTimeout) at `deadline`.
-Introduction accept_introduction(const Listener& listener, const Hello& own, int segment, int pidfd,
+Introduction accept_introduction(const Listener& listener, const Hello& own, const OwnFiles& files,
                                  Deadline deadline);
 
 /// The answer on a socket that introduce() returned. Raises Error(kTimeout) at `deadline`, and like

@@ -61,15 +61,15 @@ void Flight::let_go() {
 
 void Flight::set_ended_well() {
   ended_well_.store(true, std::memory_order_release);
-  // With the lock, after the mark: end_with() had the lock before, and its entry is here; or it has
+  // With the lock, after the mark: end_with() had the lock before, and what it told is here; or it has
   // it later, and sees the mark.
   const std::lock_guard<std::mutex> lock(mutex_);
-  std::exchange(entry_, {}).end(true);
+  std::exchange(written_, {}).end(nullptr);
 }
 
-void Flight::end_with(const RecordedEntry& entry) {
+void Flight::end_with(const CallEnd& end) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  ended_well() ? entry.end(true) : void(entry_ = entry);
+  ended_well() ? end.end(nullptr) : void(written_ = end);
 }
 
 CudaGroup::CudaGroup(OutOfBand& out_of_band, std::shared_ptr<Communicator> beside, int device,

@@ -50,6 +50,7 @@ class Flight {
     std::string site;
   };
 
+  ~Flight() { written_.let_go(); }
   Flight(About known, Held held, const c10::Stream& caller, const c10::Stream& stream)
       : since(Clock::now()),
         about(std::move(known)),
@@ -64,8 +65,8 @@ class Flight {
   /// True if it is known to have ended well: later failures are not about it.
   bool ended_well() const { return ended_well_.load(std::memory_order_acquire); }
   void set_ended_well();
-  /// Ends an entry of the flight recorder once it is known to have ended well.
-  void end_with(const RecordedEntry& entry);
+  /// Ends what is written down of the call once it is known to have ended well.
+  void end_with(const CallEnd& end);
   /// Lets the stream wait until it is done. If the operation was issued on that stream, the tensors
   /// are let go: from there on they are in its order, as after any other work in it. For a captured
   /// operation only a stream of the same capture waits: others are ordered with the graph's
@@ -87,7 +88,7 @@ class Flight {
   std::atomic<bool> ended_well_{false};
   std::mutex mutex_;  // guards the members below
   Held held_;
-  RecordedEntry entry_;
+  CallEnd written_;
 };
 using FlightPtr = std::shared_ptr<Flight>;
 

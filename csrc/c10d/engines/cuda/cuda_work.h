@@ -37,8 +37,8 @@ class CudaWork final : public GroupWork {
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   void synchronize() override { wait(); }
   /// With the flight, which the group watches: the work may be dropped before that ends.
-  void end_with(const RecordedEntry& entry) override {
-    flight_ == nullptr ? GroupWork::end_with(entry) : flight_->end_with(entry);
+  void end_with(const CallEnd& end) override {
+    flight_ == nullptr ? GroupWork::end_with(end) : flight_->end_with(end);
   }
   FuturePtr getFuture() override;
   Tensors result() override { return call_.value; }

@@ -42,6 +42,7 @@ class HostsEngine final : public Engine {
   WorkPtr submit(const Request& request) override;
   /// Its calls are among those of the engine for the whole.
   uint64_t submitted() const override { return 0; }
+  uint64_t next_number() const override { return whole_.submitted(); }
 
   std::exception_ptr failure() const override { return whole_.failure(); }
   bool is_in_trouble() const override { return whole_.is_in_trouble(); }

@@ -38,6 +38,7 @@ class NativeEngine final : public Engine {
   /// Its timeout names the missing ranks, on every rank.
   void monitored_barrier(const ::c10d::BarrierOptions& opts, bool wait_all_ranks) override;
   uint64_t submitted() const override { return calls_; }
+  uint64_t next_number() const override { return group()->sequence(); }
 
   std::exception_ptr failure() const override { return group()->failure(); }
   bool is_in_trouble() const override { return group()->is_in_trouble(); }
