@@ -55,6 +55,7 @@ enum class Control : uint8_t {
   kClearLate,   // a watch forgets that it was woken after its look (c10d/life/watch.h)
   kKeepLinks,   // a forked child keeps its parent's links (transport/tcp/peer_links.h)
   kNotReady,    // the end of a link counts as a death although the peer never had it
+  kEvenStamp,   // a record's place is not marked while it is written (core/records.h)
 };
 
 constexpr const char* kControlNames[] = {
@@ -99,6 +100,7 @@ constexpr const char* kControlNames[] = {
     "clear_late",
     "keep_links",
     "not_ready",
+    "even_stamp",
 };
 
 }  // namespace fastcomm

@@ -14,6 +14,7 @@
 #include <mutex>
 #include <sstream>
 
+#include "core/control.h"
 #include "core/env.h"
 #include "core/utf8.h"
 
@@ -226,7 +227,7 @@ CallRecord Records::begin(const AboutCall& about) noexcept {
     // Acquire: the owner's last stores come before those below.
     const bool is_free = stamp == 0 || (stamp % 2 == 0 &&
                                         place.ended.load(std::memory_order_acquire) != 0);
-    const uint64_t odd = 2 * number + 1;
+    const uint64_t odd = FC_LEFT_OUT(Control::kEvenStamp) ? 2 * number + 2 : 2 * number + 1;
     if (!is_free ||
         !place.stamp.compare_exchange_strong(stamp, odd, std::memory_order_relaxed)) {
       header.passed.fetch_add(1, std::memory_order_relaxed);
@@ -253,9 +254,9 @@ CallRecord Records::begin(const AboutCall& about) noexcept {
     set(place.times, about.group.times);
     const uint64_t issued = now();
     set(place.issued, issued);
-    place.stamp.store(odd + 1, std::memory_order_release);
+    place.stamp.store(2 * number + 2, std::memory_order_release);
     if (issued >= clock_due_.load(std::memory_order_relaxed)) set_clock(issued);
-    return {&place, odd + 1, first_};
+    return {&place, 2 * number + 2, first_};
   }
   header.dropped.fetch_add(1, std::memory_order_relaxed);
   return {};

@@ -176,6 +176,7 @@ PROGRAMS = (
     *tests("coll/test_list_plan.py", "list_plan", _BOUNDS, ERROR),
     *tests("coll/test_host_layout.py", "host_layout", _BOUNDS, "csrc/coll/host_layout.cpp", ERROR),
     *tests("core/test_host_cache.py", "host_cache", _WATCHED, "core"),
+    *tests("core/test_records.py", "records", _WATCHED, "core"),
     *tests(
         *("c10d/test_watch.py", "watch", (WATCHED, BOUNDS)),
         *("core", "transport", "csrc/c10d/life/watch.cpp"),
