@@ -117,7 +117,8 @@ class _Clock:
     """Ticks of the writer's counter as ns of CLOCK_MONOTONIC."""
 
     def __init__(self, data: bytes) -> None:
-        first, self._ns, before, latest, latest_ns, after = _CLOCK.unpack_from(data, _CLOCK_AT)
+        words: tuple[int, ...] = _CLOCK.unpack_from(data, _CLOCK_AT)
+        first, self._ns, before, latest, latest_ns, after = words
         if before != after or before % 2:
             raise RecordsError("the clock was being set")
         if latest <= first or latest_ns <= self._ns:

@@ -122,8 +122,8 @@ def test_sizes_that_are_lies_are_found(path: Path) -> None:
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
         file.writestr("about.json", _about())
         file.writestr("rank-0.records", b"\0" * 2**26)
-    sizes = [(2**26).to_bytes(4, "little"), layout.FILE_BYTES.to_bytes(4, "little")]
-    path.write_bytes(path.read_bytes().replace(*sizes))
+    lie = layout.FILE_BYTES.to_bytes(4, "little")
+    path.write_bytes(path.read_bytes().replace((2**26).to_bytes(4, "little"), lie))
     with pytest.raises(RecordsError):
         saved.load(path)
 
