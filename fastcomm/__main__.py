@@ -20,6 +20,7 @@ _COMMANDS = {
     "compare": ("fastcomm.bench.compare", "compare what bench has measured"),
     "run": ("fastcomm._commands.run", "run a script on fastcomm"),
     "profile": ("fastcomm._commands.profile", "read traces of the profiler"),
+    "trace": ("fastcomm._commands.trace", "what ranks have called, on a time axis"),
 }
 
 

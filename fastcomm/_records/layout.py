@@ -24,6 +24,8 @@ NUM_GROUPS, NUM_CALLS = 256, 8192
 GROUP_BYTES, CALL_BYTES = PAGE, 128
 CALLS_AT = GROUPS_AT + NUM_GROUPS * GROUP_BYTES
 FILE_BYTES = CALLS_AT + NUM_CALLS * CALL_BYTES
+_GROUP_PLACES = range(GROUPS_AT, CALLS_AT, GROUP_BYTES)
+_CALL_PLACES = range(CALLS_AT, FILE_BYTES, CALL_BYTES)
 
 # magic, version, pid, start of the process in ticks since boot, date - monotonic clock in ns
 _HEADER = struct.Struct("=QIiQq")
@@ -89,7 +91,9 @@ class Call:
     is_message: bool
     thread: int  # as the process numbers it
     issued: int
-    started: int | None  # all ranks that it needs had come; None: not yet, or the engine cannot tell
+    started: (
+        int | None
+    )  # all ranks that it needs had come; None: not yet, or the engine cannot tell
     ended: int | None
     outcome: str | None  # "ok", or the name of an error, or "unknown"; None: it is open
 
@@ -113,7 +117,8 @@ class _Clock:
 
     def __init__(self, before: bytes, data: bytes, after: bytes) -> None:
         stamps = {_CLOCK.unpack_from(each, _CLOCK_AT)[2] for each in (before, after)}
-        first, self._ns, stamp, latest, latest_ns, end = _CLOCK.unpack_from(data, _CLOCK_AT)
+        words: tuple[int, ...] = _CLOCK.unpack_from(data, _CLOCK_AT)
+        first, self._ns, stamp, latest, latest_ns, end = words
         if stamps != {stamp} or stamp != end or stamp % 2:
             raise RecordsError("the clock was being set")
         if latest <= first or latest_ns <= self._ns:
@@ -132,12 +137,49 @@ def read(fd: int) -> Snapshot:
     An entry is taken if its stamp, read before, and read again after the entry, says that it was
     complete and the same all the time.
     """
+    return _parsed(*_readings(fd))
+
+
+def copied(fd: int) -> bytes:
+    """Return what is in an open file, for `parse`. Raises as `read` does.
+
+    Entries that were written meanwhile have odd stamps there, so that `parse` leaves them out.
+    """
+    before, data, after, _ = _readings(fd)
+    copy = bytearray(data)
+    for at in (*_GROUP_PLACES, *_CALL_PLACES):
+        stamp = int.from_bytes(data[at : at + 8], "little")
+        if stamp and not _is_whole(stamp, before, after, at):
+            copy[at : at + 8] = (stamp | 1).to_bytes(8, "little")
+    return bytes(copy)
+
+
+def parse(data: bytes) -> Snapshot:
+    """Read records in a copy of a file. Raises RecordsError."""
+    _check(data[: _HEADER.size], len(data))
+    return _parsed(data, data, data, _Clock(data, data, data))
+
+
+def _readings(fd: int) -> tuple[bytes, bytes, bytes, _Clock]:
+    """Return a file's bytes, read three times one after the other, and the clock of the second."""
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode):
         raise RecordsError("it is not a regular file")
-    if status.st_size < _HEADER.size:
-        raise RecordsError(f"it has {status.st_size} bytes only")
-    magic, version, *_ = _HEADER.unpack(_bytes(fd, 0, _HEADER.size))
+    _check(_bytes(fd, 0, min(_HEADER.size, status.st_size)), status.st_size)
+    for _ in range(100):
+        before, data, after = (_bytes(fd, 0, FILE_BYTES) for _ in range(3))
+        try:
+            return before, data, after, _Clock(before, data, after)
+        except RecordsError as error:
+            wrong = error
+    raise wrong
+
+
+def _check(header: bytes, size: int) -> None:
+    """Raise RecordsError unless a file of ``size`` bytes begins as records do."""
+    if size < _HEADER.size:
+        raise RecordsError(f"it has {size} bytes only")
+    magic, version, *_ = _HEADER.unpack(header)
     if magic != MAGIC:
         raise RecordsError("it does not begin as records do")
     if version != VERSION:
@@ -145,17 +187,8 @@ def read(fd: int) -> Snapshot:
             f"its layout has version {version}, and this fastcomm reads version {VERSION}: "
             "ask with the fastcomm that the job uses"
         )
-    if status.st_size != FILE_BYTES:
-        raise RecordsError(f"it has {status.st_size} bytes, not {FILE_BYTES}")
-    for _ in range(100):
-        before, data, after = (_bytes(fd, 0, FILE_BYTES) for _ in range(3))
-        try:
-            clock = _Clock(before, data, after)
-        except RecordsError as error:
-            wrong = error
-            continue
-        return _parsed(before, data, after, clock)
-    raise wrong
+    if size != FILE_BYTES:
+        raise RecordsError(f"it has {size} bytes, not {FILE_BYTES}")
 
 
 def _bytes(fd: int, offset: int, length: int) -> bytes:
@@ -196,8 +229,7 @@ def _parsed(before: bytes, data: bytes, after: bytes, clock: _Clock) -> Snapshot
     names = _names(data)
     groups: dict[tuple[int, int], Group] = {}
     torn = 0
-    for place in range(NUM_GROUPS):
-        at = GROUPS_AT + place * GROUP_BYTES
+    for place, at in enumerate(_GROUP_PLACES):
         stamp = _GROUP.unpack_from(data, at)[0]
         if stamp == 0:
             continue
@@ -207,7 +239,7 @@ def _parsed(before: bytes, data: bytes, after: bytes, clock: _Clock) -> Snapshot
         else:
             torn += 1
     calls = []
-    for at in range(CALLS_AT, FILE_BYTES, CALL_BYTES):
+    for at in _CALL_PLACES:
         if data[at : at + 8] == b"\0" * 8:
             continue
         if _is_whole(int.from_bytes(data[at : at + 8], "little"), before, after, at):

@@ -67,20 +67,16 @@ uint8_t number_of(const Engine& engine) {
   return number;
 }
 
-/// Adds what this rank gives, or, if it gives nothing, what it gets.
+/// Sets the size of one rank's message: of a gather or an exchange, what it gives; of a scatter,
+/// what it gets.
 void set_size(Records::AboutCall& about, const Request& request) {
-  const auto add = [&about](at::TensorList tensors) {
-    for (const at::Tensor& tensor : tensors) {
-      if (!tensor.defined()) continue;
-      if (about.count == 0) about.dtype = static_cast<uint8_t>(tensor.scalar_type());
-      const auto count = static_cast<uint64_t>(tensor.numel());
-      about.count += count;
-      about.bytes += count * tensor.element_size();
-    }
-  };
-  const bool gives = !request.inputs.empty() || !request.input_lists.empty();
-  add(gives ? request.inputs : request.outputs);
-  for (const Tensors& list : gives ? request.input_lists : request.output_lists) add(list);
+  for (const at::Tensor& tensor : request.decisive()) {
+    if (!tensor.defined()) continue;
+    if (about.count == 0) about.dtype = static_cast<uint8_t>(tensor.scalar_type());
+    const auto count = static_cast<uint64_t>(tensor.numel());
+    about.count += count;
+    about.bytes += count * tensor.element_size();
+  }
 }
 
 }  // namespace
