@@ -10,12 +10,11 @@
 #include <algorithm>
 #include <cstring>
 #include <ctime>
-#include <fstream>
 #include <mutex>
-#include <sstream>
 
 #include "core/control.h"
 #include "core/env.h"
+#include "core/process_stat.h"
 #include "core/utf8.h"
 
 namespace fastcomm {
@@ -47,19 +46,6 @@ int64_t ns_to_date() {
   clock_gettime(CLOCK_REALTIME, &date);
   return static_cast<int64_t>(date.tv_sec) * 1'000'000'000 + date.tv_nsec -
          static_cast<int64_t>(monotonic_ns());
-}
-
-/// Field 22 of /proc/self/stat; 0 if it cannot be read.
-uint64_t start_time() {
-  std::ifstream stat("/proc/self/stat");
-  std::string line;
-  std::getline(stat, line);
-  const size_t name_end = line.rfind(')');  // field 2 may have anything in it
-  if (name_end == std::string::npos) return 0;
-  std::istringstream rest(line.substr(name_end + 1));
-  std::string field;
-  for (int number = 3; number <= 22; ++number) rest >> field;
-  return std::strtoull(field.c_str(), nullptr, 10);
 }
 
 void set_text(char* text, size_t bytes, const std::string& value) {
@@ -145,7 +131,7 @@ Records::Records(void* memory, int fd, const std::string& names)
   Header& header = file_->header;
   header.version = kVersion;
   header.pid = getpid();
-  header.start_time = start_time();
+  header.start_time = ProcessStat::of("self").start_time;
   header.to_date = ns_to_date();
   set_text(file_->names, sizeof(file_->names), names);
   const Reading start = read_clock();

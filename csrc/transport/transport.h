@@ -77,6 +77,9 @@ class Transport {
   /// Name of a peer in messages: "rank 2 (pid 4711)".
   virtual std::string describe(int rank) const = 0;
 
+  /// What a peer is doing now, as activity_in(); "" if nothing tells.
+  virtual std::string activity(int /*rank*/) const { return ""; }
+
   /// True if the ranks outnumber the cores that this process may use.
   virtual bool oversubscribed() const = 0;
 

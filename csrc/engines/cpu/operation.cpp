@@ -191,12 +191,14 @@ std::string Operation::progress_of(int peer) const {
     return concat(peers_.describe(peer), " is in the middle of it");
   }
   const std::string late = concat(peers_.describe(peer), " has not called it");
-  if (header_.sequence == 0) return late + ", nor anything before";
+  const std::string doing = peers_.activity(peer);
+  const std::string now = doing.empty() ? "" : ": " + doing;
+  if (header_.sequence == 0) return late + ", nor anything before" + now;
   // Every rank has entered the previous operation, and this rank saw its flag there, after the
   // notice. The notice stays until the rank begins the next operation but one, which cannot be
   // before this rank has entered the next.
   return concat(late, "; the last it called was ",
-                describe_call(notice_in(peers_.control_block(peer), header_.sequence - 1)));
+                describe_call(notice_in(peers_.control_block(peer), header_.sequence - 1)), now);
 }
 
 void Operation::finish(std::exception_ptr error) {

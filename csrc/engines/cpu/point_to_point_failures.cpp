@@ -77,15 +77,18 @@ std::optional<PointToPoint::Waiting> PointToPoint::waits_for(uint64_t gone) {
 }
 
 std::string PointToPoint::progress_of(const PeerOperation& operation) {
-  const LookLock::Holder lock(lock_);
   const PeerCall& call = operation.call();
+  const std::string doing = call.peer < 0 ? "" : peers_.activity(call.peer);  // takes a while
+  const std::string now = doing.empty() ? "" : ": " + doing;
+  const LookLock::Holder lock(lock_);
   if (operation.moved_ != 0) {
     return concat(operation.moved_, " of ", call.bytes(), " bytes have gone through");
   }
   if (call.is_send) {
     return concat(peers_.describe(call.peer), operation.matched_
                                                   ? " has not called the recv that fits it"
-                                                  : " has not received the messages before it");
+                                                  : " has not received the messages before it",
+                  now);
   }
   std::string text;
   for (int rank = 0; rank < peers_.size(); ++rank) {
@@ -103,7 +106,7 @@ std::string PointToPoint::progress_of(const PeerOperation& operation) {
   }
   if (!text.empty()) return text;
   return call.peer < 0 ? "nobody has sent it"
-                       : concat(peers_.describe(call.peer), " has not sent it");
+                       : concat(peers_.describe(call.peer), " has not sent it", now);
 }
 
 }  // namespace fastcomm

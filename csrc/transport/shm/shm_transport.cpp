@@ -1,5 +1,6 @@
 #include "transport/shm/shm_transport.h"
 
+#include "core/activity.h"
 #include "core/error.h"
 #include "transport/cores.h"
 #include "transport/fork.h"
@@ -67,6 +68,10 @@ bool ShmTransport::lost(int peer) const {
 
 std::string ShmTransport::describe(int rank) const {
   return concat("rank ", number_of(rank), " (pid ", seats_[rank].process->pid, ")");
+}
+
+std::string ShmTransport::activity(int rank) const {
+  return activity_in(seats_[rank].process->records.get());
 }
 
 bool ShmTransport::oversubscribed() const { return size() > usable_cores(); }

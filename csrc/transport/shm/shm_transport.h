@@ -41,6 +41,7 @@ class ShmTransport final : public Transport {
   /// The returned function keeps the windows of all ranks mapped.
   std::function<bool()> peers_are_gone() const override;
   std::string describe(int rank) const override;
+  std::string activity(int rank) const override;
   bool oversubscribed() const override;
 
  private:
