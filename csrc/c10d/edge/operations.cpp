@@ -61,6 +61,17 @@ void end_with(const CallEnd& end, const WorkPtr& work) {
   }
 }
 
+/// Runs `body`; a call of which that raises has ended so.
+template <class Body>
+auto ending_if_it_raises(const CallRecord& record, const Body& body) {
+  try {
+    return body();
+  } catch (...) {
+    record.end(records::outcome_of(code_of(std::current_exception())));
+    throw;
+  }
+}
+
 /// Asks for a work, which is watched: NCCL makes none for a caller who does not ask for one.
 template <class Options>
 Options with_work(Options opts) {
@@ -85,14 +96,11 @@ std::optional<WorkPtr> FastcommBackend::submit_if_taken(Request& request) {
     end.entry =
         record_->begin(recorded(request, rank_, options_->timeout), getGroupUid(), getGroupDesc());
   }
-  try {
+  return ending_if_it_raises(request.record, [&] {
     WorkPtr work = submit();
     end_with(end, work);
     return work;
-  } catch (...) {
-    request.record.end(records::outcome_of(code_of(std::current_exception())));
-    throw;
-  }
+  });
 }
 
 WorkPtr FastcommBackend::submit(Request& request, Request::Forward forward) {
@@ -254,9 +262,13 @@ WorkPtr FastcommBackend::barrier(const ::c10d::BarrierOptions& opts) {
 
 void FastcommBackend::monitoredBarrier(const ::c10d::BarrierOptions& opts, bool wait_all_ranks) {
   const bool unset = opts.timeout == ::c10d::kUnsetTimeout;
+  Request request;  // for the record
+  request.kind = OpKind::kBarrier;
   translating([&] {
-    engines_->host_here(unset ? options_->timeout : opts.timeout)
-        .monitored_barrier(opts, wait_all_ranks);
+    Engine& engine = engines_->host_here(unset ? options_->timeout : opts.timeout);
+    request.record = records_.begin(request, engine, continuations_);
+    ending_if_it_raises(request.record, [&] { engine.monitored_barrier(opts, wait_all_ranks); });
+    request.record.end(records::kWell);
   });
 }
 
