@@ -93,7 +93,7 @@ class Call:
     is_message: bool
     thread: int  # as the process numbers it
     issued: int
-    started: int | None  # all ranks that it needs had come; None: not yet, or the engine cannot tell
+    started: int | None  # all ranks that it needs had come; None: not yet, or it is not told
     ended: int | None
     outcome: str | None  # "ok", or the name of an error, or "unknown"; None: it is open
 
@@ -116,7 +116,8 @@ class _Clock:
     """Ticks of the writer's counter as ns of CLOCK_MONOTONIC."""
 
     def __init__(self, data: bytes) -> None:
-        first, self._ns, before, latest, latest_ns, after = _CLOCK.unpack_from(data, _CLOCK_AT)
+        words: tuple[int, ...] = _CLOCK.unpack_from(data, _CLOCK_AT)
+        first, self._ns, before, latest, latest_ns, after = words
         if before != after or before % 2:
             raise RecordsError("the clock was being set")
         if latest <= first or latest_ns <= self._ns:
@@ -222,9 +223,7 @@ def _chosen(data: bytes, last: int | None) -> Iterable[int]:
     return [*chosen, *(at for _, at in newest.values())]
 
 
-def _parsed(
-    before: bytes, data: bytes, after: bytes, clock: _Clock, last: int | None
-) -> Snapshot:
+def _parsed(before: bytes, data: bytes, after: bytes, clock: _Clock, last: int | None) -> Snapshot:
     names = _names(data)
     groups: dict[tuple[int, int], Group] = {}
     torn = 0
