@@ -39,7 +39,7 @@ class Job:
     @property
     def name(self) -> str:
         """A short text that no other job has, the same as long as the job lives."""
-        return self.groups[0].group.token[:12] if self.groups else ""
+        return self.groups[0].group.token[-12:] if self.groups else ""
 
 
 def jobs(ranks: Sequence[Rank], now: int, busy: Collection[int] = ()) -> list[Job]:

@@ -1,8 +1,8 @@
 """One rank of a group: what it does, and whom it waits for.
 
-A rank waits, in a collective that not all have issued, for those that have not, and in a message for
-its peer. A call whose ranks have all come moves data, and waits for nobody, unless one of them is
-stopped or dead.
+A rank waits, in a collective that not all have issued, for those that have not, and in a message
+for its peer. A call whose ranks have all come moves data, and waits for nobody, unless one of them
+is stopped or dead.
 """
 
 from __future__ import annotations
