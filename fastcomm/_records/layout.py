@@ -207,20 +207,20 @@ def _chosen(data: bytes, last: int | None) -> Iterable[int]:
         return range(CALLS_AT, FILE_BYTES, CALL_BYTES)
     (issued,) = struct.unpack_from("=Q", data, _NEXT_AT)
     first = 2 * (issued - last + 1)  # stamp of the first of the last ones
-    chosen = []
+    chosen = set()
     newest: dict[tuple[int, int, int], tuple[int, int]] = {}  # stamp and place, by group and lane
     at = CALLS_AT
     for stamp, ended, sequence, flags, place, path, group in _SKIMMED.iter_unpack(
         memoryview(data)[CALLS_AT:]
     ):
         if stamp >= first or not ended or stamp % 2:
-            chosen.append(at)
-        elif not flags & FLAG_MESSAGE and sequence != _OPEN_SEQUENCE:
+            chosen.add(at)
+        if not flags & FLAG_MESSAGE and sequence != _OPEN_SEQUENCE:
             lane = (place, group, path >> 8 & 0xFF)
             if lane not in newest or newest[lane] < (stamp, at):
                 newest[lane] = (stamp, at)
         at += CALL_BYTES
-    return [*chosen, *(at for _, at in newest.values())]
+    return chosen.union(at for _, at in newest.values())
 
 
 def _parsed(before: bytes, data: bytes, after: bytes, clock: _Clock, last: int | None) -> Snapshot:

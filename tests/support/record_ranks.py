@@ -38,6 +38,8 @@ if asked["forks"] and child == 0:
 if asked["user"]:
     os.setuid(asked["user"])
 print(json.dumps([fd, child]), flush=True)
+while asked["spins"]:
+    pass
 sys.stdin.buffer.read()
 """
 
@@ -100,7 +102,7 @@ class Ranks:
             group = MadeGroup(rank, size, token=self.token, opened=base + 1)
             times = {"start_time": seen.start_time, "base": base}
             data = made(calls, [group], pid=process.pid, **times)
-        defaults = {"open": [], "more": 0, "thread": "", "forks": False, "user": 0}
+        defaults = {"open": [], "more": 0, "thread": "", "forks": False, "user": 0, "spins": False}
         asked = {**defaults, **asked, "size": len(data)}
         asked["open"] += [peer.path for peer in peers]
         process.stdin.write(json.dumps(asked).encode() + b"\n" + data)
