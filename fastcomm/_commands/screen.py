@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import select
-import shutil
 import signal
 import sys
 import termios
+import textwrap
 import time
 import tty
 from types import FrameType, TracebackType
@@ -42,10 +42,18 @@ class Screen:
         signal.signal(signal.SIGTERM, self._before)
 
     def show(self, text: str) -> None:
-        """Show as much of a text as the screen holds, which has no tabs and no commands."""
-        width, height = shutil.get_terminal_size()
-        lines = [line[:width] + _CLEAR_LINE for line in text.split("\n")[:height]]
-        sys.stdout.write(_HOME + "\r\n".join(lines) + _CLEAR_REST)
+        """Show as much of a text as the screen holds. Rows of tables are cut, others folded.
+
+        The text must have no tabs and no commands.
+        """
+        size = os.get_terminal_size(sys.stdout.fileno())
+        width, height = size.columns or 80, size.lines or 24  # some terminals do not say
+        lines: list[str] = []
+        for line in text.split("\n"):
+            is_row = not line or line.startswith(" ")
+            lines += [line[:width]] if is_row else textwrap.wrap(line, width)
+        shown = "\n".join(line + _CLEAR_LINE for line in lines[:height])
+        sys.stdout.write(_HOME + shown + _CLEAR_REST)
         sys.stdout.flush()
 
     def wait(self, seconds: float) -> bool:

@@ -48,7 +48,7 @@ def find(pid: int | None = None, all_users: bool = False, last: int | None = Non
         last: how many of the newest calls are wanted (see `layout.read`); None: all.
     """
     now = time.monotonic_ns()
-    warnings: list[str] = []
+    warnings: list[tuple[set[int], str]] = []  # with the processes that it is about
     holders: dict[tuple[int, int], list[tuple[int, int]]] = {}  # pid and fd, by file
     for each in processes.pids():
         if not (all_users or pid is not None or processes.uid_of(each) == os.getuid()):
@@ -58,17 +58,21 @@ def find(pid: int | None = None, all_users: bool = False, last: int | None = Non
                 holders.setdefault(file, []).append((each, fd))
         except PermissionError:
             if each == pid or (pid is None and processes.has_ranks_threads(each)):
-                warnings += _why_denied(each)
+                warnings += [({each}, line) for line in _why_denied(each)]
     owners = _Owners()
     ranks = []
     for file, places in holders.items():
-        snapshot = _read(file, places, last, warnings)
+        pids = tuple(dict.fromkeys(each for each, _ in places))
+        snapshot, why = _read(file, places, last)
         if snapshot is not None:
-            pids = tuple(dict.fromkeys(each for each, _ in places))
             ranks.append(Rank(snapshot, owners.of(snapshot, pids), pids))
+        elif why:
+            warnings.append((set(pids), why))
     if pid is not None:
         ranks = _job_of(pid, ranks)
-    return Found(tuple(ranks), tuple(warnings), now)
+        job = {pid}.union(*(rank.holders for rank in ranks))
+        warnings = [(about, line) for about, line in warnings if about & job]
+    return Found(tuple(ranks), tuple(line for _, line in warnings), now)
 
 
 def _files(pid: int) -> Iterator[tuple[int, tuple[int, int]]]:
@@ -93,26 +97,20 @@ def _files(pid: int) -> Iterator[tuple[int, tuple[int, int]]]:
 
 
 def _read(
-    file: tuple[int, int],
-    places: Sequence[tuple[int, int]],
-    last: int | None,
-    warnings: list[str],
-) -> layout.Snapshot | None:
-    """Read a file where it is open; if no place gives it, say why of the last one."""
+    file: tuple[int, int], places: Sequence[tuple[int, int]], last: int | None
+) -> tuple[layout.Snapshot | None, str]:
+    """Read a file at one of the places where it is open; if none gives it, return why, too."""
     why = ""
     for pid, fd in places:
         try:
-            return _read_at(f"/proc/{pid}/fd/{fd}", file, last)
-        except layout.RecordsError as error:
-            why = f"process {pid}: its records (descriptor {fd}) are not read: {error}"
-            break  # what is in the file is the same everywhere
+            return _read_at(f"/proc/{pid}/fd/{fd}", file, last), ""
+        except layout.RecordsError as error:  # what is in the file is the same everywhere
+            return None, f"process {pid}: its records (descriptor {fd}) are not read: {error}"
         except (FileNotFoundError, ProcessLookupError):
             continue  # closed meanwhile
         except OSError as error:
             why = f"process {pid}: its records (descriptor {fd}) cannot be opened: {error.strerror}"
-    if why:
-        warnings.append(why)
-    return None
+    return None, why
 
 
 def _read_at(path: str, file: tuple[int, int], last: int | None) -> layout.Snapshot:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -11,8 +10,6 @@ from pathlib import Path
 
 import pytest
 from support.forked import RIGHT, in_a_child
-from support.namespaces import why_no_pids
-from support.patience import until
 from support.record_files import MadeCall, MadeGroup, made
 from support.record_ranks import Ranks, ranks
 
@@ -218,22 +215,3 @@ def test_a_process_that_may_not_be_looked_into(held: Ranks) -> None:
     assert _as_nobody(None, False, "", of=ranklike.pid)  # of another user, who was not asked for
     closed = held.start(thread="fc-progress", user=NOBODY)  # setuid() has made it not dumpable
     assert _as_nobody(None, False, "it is not dumpable, or has rights", of=closed.pid)
-
-
-def test_numbers_of_another_namespace(held: Ranks) -> None:
-    if (reason := why_no_pids()) is not None:
-        pytest.skip(reason)
-    with subprocess.Popen(
-        ["unshare", "-p", "-f", "--kill-child", "sleep", "600"], start_new_session=True
-    ) as outside:
-        try:
-            children = Path(f"/proc/{outside.pid}/task/{outside.pid}/children")
-            until(lambda: children.read_text().split(), "a process in the namespace")
-            inside = int(children.read_text().split()[0])
-            until(lambda: processes.look(inside), "a process in the namespace")
-            process = processes.look(inside)
-            assert process is not None
-            assert (process.pid, process.own_pid) == (inside, 1)
-            until(lambda: "sleep 600" in (processes.look(inside) or process).command, "its words")
-        finally:
-            os.killpg(outside.pid, signal.SIGKILL)

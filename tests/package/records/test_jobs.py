@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -25,13 +26,13 @@ def at(seconds: float) -> int:
     return NOW - int(seconds * 1e9)
 
 
-def done(sequence: int = 0, ago: float = 20.0, **changed: object) -> MadeCall:
+def done(sequence: int = 0, ago: float = 20.0, **changed: Any) -> MadeCall:
     call = MadeCall(at(ago) - 1000, at(ago) - 500, at(ago), sequence=sequence)
-    return replace(call, **changed)  # type: ignore[arg-type]
+    return replace(call, **changed)
 
 
-def inside(sequence: int = 1, ago: float = 12.0, **changed: object) -> MadeCall:
-    return replace(MadeCall(at(ago), sequence=sequence), **changed)  # type: ignore[arg-type]
+def inside(sequence: int = 1, ago: float = 12.0, **changed: Any) -> MadeCall:
+    return replace(MadeCall(at(ago), sequence=sequence), **changed)
 
 
 def rank(
@@ -60,8 +61,8 @@ def world(*calls: Sequence[MadeCall], states: Sequence[str | None] = (), size: i
     return job
 
 
-def group(number: int, size: int, **more: object) -> MadeGroup:
-    return MadeGroup(number, size, opened=at(60), **more)  # type: ignore[arg-type]
+def group(number: int, size: int, **more: Any) -> MadeGroup:
+    return MadeGroup(number, size, opened=at(60), **more)
 
 
 def only(job: Job) -> tuple[Member, ...]:
@@ -69,7 +70,7 @@ def only(job: Job) -> tuple[Member, ...]:
     return view.members
 
 
-MESSAGE = {"operation": "recv", "sequence": 2**64 - 1, "ended": 0}
+MESSAGE: dict[str, Any] = {"operation": "recv", "sequence": 2**64 - 1, "ended": 0}
 
 # Calls of rank 0; of rank 1, and the state of its process: then whom rank 0 waits for, and the
 # state of rank 1.

@@ -84,7 +84,7 @@ def test_the_last_calls_alone() -> None:
 def test_an_entry_that_is_being_written_is_left_out(stamp: int, at: int) -> None:
     data = bytearray(GOOD)
     struct.pack_into("=Q", data, at, stamp)
-    seen = _read(data)
+    seen = _read(bytes(data))
     assert seen.torn == 1
     assert (len(seen.groups), len(seen.calls)) == ((1, 2) if at == layout.CALLS_AT else (0, 3))
     assert all(call.group is None for call in seen.calls) == (at == layout.GROUPS_AT)
@@ -94,7 +94,8 @@ def test_an_entry_that_is_being_written_is_left_out(stamp: int, at: int) -> None
 def test_an_entry_that_changes_meanwhile_is_left_out(
     fd: int, which: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read, seen = os.pread, []
+    read = os.pread
+    seen: list[int] = []
 
     def write(file: int, length: int, offset: int) -> bytes:
         if length == layout.FILE_BYTES:
@@ -140,7 +141,8 @@ def test_what_is_no_regular_file() -> None:
 
 def test_a_clock_that_was_being_set_is_read_again(fd: int, monkeypatch: pytest.MonkeyPatch) -> None:
     os.pwrite(fd, struct.pack("=Q", 3), layout._CLOCK_AT + 16)
-    read, seen = os.pread, []
+    read = os.pread
+    seen: list[int] = []
 
     def set_clock(file: int, length: int, offset: int) -> bytes:
         seen.append(length)
