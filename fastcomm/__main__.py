@@ -19,6 +19,7 @@ _COMMANDS = {
     "bench": ("fastcomm.bench.cli", "measure against other backends"),
     "compare": ("fastcomm.bench.compare", "compare what bench has measured"),
     "run": ("fastcomm._commands.run", "run a script on fastcomm"),
+    "top": ("fastcomm._commands.top", "what ranks do now, and which one holds up the others"),
     "profile": ("fastcomm._commands.profile", "read traces of the profiler"),
     "trace": ("fastcomm._commands.trace", "what ranks have called, on a time axis"),
 }

@@ -24,6 +24,7 @@ DEVICES = ["cpu", "cuda"]
 # Set by ``fastcomm run`` for the processes that its script starts through multiprocessing, and as
 # ranks that run the script again: its absolute path, or -m and its module's name.
 RUN = "_FASTCOMM_RUN"
+READERS = ("top", "trace")  # commands that only read what ranks have written
 
 
 def name_on(device_type: str) -> str:
@@ -36,8 +37,11 @@ def autoload() -> None:
     """Register the backend; harmless when repeated, and a warning at worst.
 
     Works in both import orders. Where ``import fastcomm`` comes first, torch is imported here,
-    torch calls this function again from within, and the outer call finds the work done.
+    torch calls this function again from within, and the outer call finds the work done. For a
+    command that only reads, torch, whose import takes more than a second, is not imported.
     """
+    if "torch" not in sys.modules and _only_reads():
+        return
     try:
         register()
     except Exception as error:
@@ -47,6 +51,14 @@ def autoload() -> None:
             _follow()
         except Exception as error:
             _warn(f"this worker of a 'fastcomm run' runs on plain torch: {error!r}")
+
+
+def _only_reads() -> bool:
+    """Tell whether this program is a command of fastcomm that needs no torch."""
+    words: list[str] = getattr(sys, "argv", [])  # none yet in some programs that embed Python
+    name, command, *_ = [*words, "", ""]
+    is_module = name == "-m" and ("-m", "fastcomm") in itertools.pairwise(sys.orig_argv)
+    return command in READERS and (is_module or os.path.basename(name) == "fastcomm")
 
 
 def _is_a_worker() -> bool:

@@ -10,10 +10,10 @@ import os
 
 from fastcomm import _native, errors
 from fastcomm._records import layout
-from fastcomm._records.layout import Call as Call
-from fastcomm._records.layout import Group as Group
 from fastcomm._records.ranks import Rank as Rank
 from fastcomm._records.ranks import ranks_of_job
+from fastcomm._records.snapshot import Call as Call
+from fastcomm._records.snapshot import Group as Group
 
 __all__ = ["Call", "Group", "Rank", "records", "records_of_job"]
 

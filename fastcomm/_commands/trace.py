@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import gzip
-import importlib
+import importlib.util
 import json
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 
-from fastcomm._commands.common import run
-from fastcomm._records import flight, saved
+from fastcomm._commands.common import guarded
+from fastcomm._records import flight, saved, timeline
 from fastcomm._records.layout import RecordsError
-from fastcomm._records.ranks import Rank, number_of
+from fastcomm._records.ranks import Rank, ranks_of_job
 from fastcomm._records.summary import summarize
 from fastcomm._records.summary_text import findings, format_tables
-from fastcomm._records.timeline import timeline
 
 NAME = "fastcomm trace"
 
@@ -51,8 +47,10 @@ def main(argv: Sequence[str]) -> int:
     )
     options = parser.parse_args(argv)
     writes = any((options.output, options.flight_recorder, options.save))
-    needed = () if options.json or writes else ("tabulate",)
-    return run(NAME, needed, lambda: _trace(options, writes))
+    if not (options.json or writes) and importlib.util.find_spec("tabulate") is None:
+        print("this needs more packages: pip install tabulate", file=sys.stderr)
+        return 2
+    return guarded(NAME, lambda: _trace(options, writes))
 
 
 def _trace(options: argparse.Namespace, writes: bool) -> int:
@@ -79,7 +77,7 @@ def _trace(options: argparse.Namespace, writes: bool) -> int:
 def _read(job: str) -> tuple[list[Rank], str]:
     """Return the ranks of a process's job or of a file, and a line that says where from."""
     if job.isdecimal():
-        ranks = _of_process(int(job))
+        ranks = ranks_of_job(int(job))
         return ranks, f"the job of process {job}: {_count(ranks)}"
     found = saved.load(job)
     why = f": {found.why}" if found.why else ""
@@ -90,25 +88,10 @@ def _count(ranks: Sequence[Rank]) -> str:
     return f"{len(ranks)} rank" if len(ranks) == 1 else f"{len(ranks)} ranks"
 
 
-def _of_process(pid: int) -> list[Rank]:
-    """Return the ranks of a process's job, by number. Raises RecordsError or OSError."""
-    found: dict[int, Rank] = {}
-    for each in importlib.import_module("fastcomm._records.find").job_of(pid):
-        now = time.monotonic_ns()
-        number = number_of(each.snapshot)
-        if number is not None:
-            rank = Rank(number, each.pid, each.state, now, each.snapshot, each.data)
-            found.setdefault(number, rank)
-    return [found[number] for number in sorted(found)]
-
-
 def _write(options: argparse.Namespace, ranks: Sequence[Rank]) -> None:
     """Write the files that are asked for. What is written is said on standard error."""
     if options.output:
-        text = json.dumps(timeline(ranks))
-        data = text.encode()
-        is_packed = options.output.endswith(".gz")
-        Path(options.output).write_bytes(gzip.compress(data) if is_packed else data)
+        timeline.write(options.output, ranks)
         _say(f"{options.output}: open it in ui.perfetto.dev")
     if options.flight_recorder:
         files = flight.write(options.flight_recorder, ranks)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fastcomm._records.layout import Call, Group
 from fastcomm._records.ranks import Rank
+from fastcomm._records.snapshot import Call, Group
 
 _Line = tuple[str, int]  # of a group's token and a lane, in which sequences count
 

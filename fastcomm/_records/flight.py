@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fastcomm._records.layout import Call, Group
 from fastcomm._records.ranks import Rank
+from fastcomm._records.snapshot import Call, Group
 
 _FORMAT = "2.10"  # as torch 2.13 writes them
 _NOTE = "fastcomm, whose operations are named nccl:... here for torch's analyser"

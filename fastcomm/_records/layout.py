@@ -11,7 +11,9 @@ from __future__ import annotations
 import os
 import stat
 import struct
-from dataclasses import dataclass
+from collections.abc import Iterable
+
+from fastcomm._records.snapshot import Call, Group, Snapshot
 
 FILE_NAME = "fastcomm-records"  # of memfd_create: a link in /proc shows "/memfd:" before it
 
@@ -44,6 +46,8 @@ NUM_MEMBERS = (GROUP_BYTES - _MEMBERS_AT) // 4
 # engine, flags, page of the group; path and lane; root or peer, tag; thread; that page's count of
 # groups
 _CALL = struct.Struct("=QQQQQQQBBBBHHQiiQQ32x")
+# of those the stamp, the end, the sequence, flags, place of the group, path and lane, stamp of it
+_SKIMMED = struct.Struct("=Q16xQQ20xHHQ16xQ32x")
 _OPEN_SEQUENCE = 2**64 - 1
 _OUTCOME_BITS = 4
 FLAG_ASYNC, FLAG_MESSAGE = 1, 2
@@ -53,63 +57,6 @@ _KINDS = ("operation", "dtype", "reduction", "path", "engine", "outcome")
 
 class RecordsError(Exception):
     """A file is not what it should be; the text says why."""
-
-
-@dataclass(frozen=True)
-class Group:
-    """A process group as one of its ranks has written it down."""
-
-    token: str  # the same on all ranks of the group, and of no other
-    name: str
-    description: str
-    rank: int
-    size: int
-    members: tuple[int, ...]  # the ranks' numbers in the job; of a very large group the first ones
-    opened: int  # ns of CLOCK_MONOTONIC, as all times here
-    closed: int | None  # None: it is in use
-
-
-@dataclass(frozen=True)
-class Call:
-    """One call of a rank. Times are in ns of CLOCK_MONOTONIC."""
-
-    number: int  # rises in the order of the process's calls; some may be left out
-    group: Group | None  # None: the place has been given to another group
-    operation: str  # "all_reduce"
-    dtype: str  # "float32"
-    reduction: str  # "sum"; "none" if the operation does not reduce
-    engine: str  # "shared memory", "Gloo"
-    path: str  # the algorithm; "" until the engine has chosen one, or if it does not say
-    sequence: int | None  # of the group and lane, as messages name it; None if there is none yet
-    lane: int  # 0: what the program issues; else by continuations
-    count: int  # elements of this rank's message
-    bytes: int
-    root: int | None  # of the group
-    peer: int | None  # of a message; None also for a receive from any rank
-    tag: int
-    is_async: bool
-    is_message: bool
-    thread: int  # as the process numbers it
-    issued: int
-    started: (
-        int | None
-    )  # all ranks that it needs had come; None: not yet, or the engine cannot tell
-    ended: int | None
-    outcome: str | None  # "ok", or the name of an error, or "unknown"; None: it is open
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """What one file held at one moment."""
-
-    pid: int  # as the process itself sees it
-    start_time: int  # field 22 of /proc/PID/stat
-    to_date: int  # ns to add to a time for the date
-    groups: tuple[Group, ...]
-    calls: tuple[Call, ...]  # by number; entries written meanwhile are left out
-    issued: int  # how many calls the process has issued
-    dropped: int  # calls without a record: too many were open
-    torn: int  # entries left out
 
 
 class _Clock:
@@ -131,13 +78,18 @@ class _Clock:
         return self._ns + ticks * self._span // self._ticks
 
 
-def read(fd: int) -> Snapshot:
+def read(fd: int, last: int | None = None) -> Snapshot:
     """Read the records in an open file. Raises RecordsError, or OSError of the system.
 
     An entry is taken if its stamp, read before, and read again after the entry, says that it was
     complete and the same all the time.
+
+    Args:
+        fd: the file, open for reading.
+        last: take only this many of the newest calls, with those that are open, and of each lane of
+            each group the newest collective, however old. None: all calls. Few are read faster.
     """
-    return _parsed(*_readings(fd))
+    return _parsed(*_readings(fd), last)
 
 
 def copied(fd: int) -> bytes:
@@ -157,7 +109,7 @@ def copied(fd: int) -> bytes:
 def parse(data: bytes) -> Snapshot:
     """Read records in a copy of a file. Raises RecordsError."""
     _check(data[: _HEADER.size], len(data))
-    return _parsed(data, data, data, _Clock(data, data, data))
+    return _parsed(data, data, data, _Clock(data, data, data), None)
 
 
 def _readings(fd: int) -> tuple[bytes, bytes, bytes, _Clock]:
@@ -225,7 +177,29 @@ def _is_whole(stamp: int, before: bytes, after: bytes, at: int) -> bool:
     return same and stamp != 0 and stamp % 2 == 0
 
 
-def _parsed(before: bytes, data: bytes, after: bytes, clock: _Clock) -> Snapshot:
+def _chosen(data: bytes, last: int | None) -> Iterable[int]:
+    """Return where the calls begin that `read` is asked for, and maybe empty places."""
+    if last is None:
+        return range(CALLS_AT, FILE_BYTES, CALL_BYTES)
+    (issued,) = struct.unpack_from("=Q", data, _NEXT_AT)
+    first = 2 * (issued - last + 1)  # stamp of the first of the last ones
+    chosen = set()
+    newest: dict[tuple[int, int, int], tuple[int, int]] = {}  # stamp and place, by group and lane
+    at = CALLS_AT
+    for stamp, ended, sequence, flags, place, path, group in _SKIMMED.iter_unpack(
+        memoryview(data)[CALLS_AT:]
+    ):
+        if stamp >= first or not ended or stamp % 2:
+            chosen.add(at)
+        if not flags & FLAG_MESSAGE and sequence != _OPEN_SEQUENCE:
+            lane = (place, group, path >> 8 & 0xFF)
+            if lane not in newest or newest[lane] < (stamp, at):
+                newest[lane] = (stamp, at)
+        at += CALL_BYTES
+    return chosen.union(at for _, at in newest.values())
+
+
+def _parsed(before: bytes, data: bytes, after: bytes, clock: _Clock, last: int | None) -> Snapshot:
     names = _names(data)
     groups: dict[tuple[int, int], Group] = {}
     torn = 0
@@ -239,7 +213,7 @@ def _parsed(before: bytes, data: bytes, after: bytes, clock: _Clock) -> Snapshot
         else:
             torn += 1
     calls = []
-    for at in _CALL_PLACES:
+    for at in _chosen(data, last):
         if data[at : at + 8] == b"\0" * 8:
             continue
         if _is_whole(int.from_bytes(data[at : at + 8], "little"), before, after, at):
@@ -251,7 +225,14 @@ def _parsed(before: bytes, data: bytes, after: bytes, clock: _Clock) -> Snapshot
     (issued,) = struct.unpack_from("=Q", data, _NEXT_AT)
     dropped, passed = struct.unpack_from("=QQ", data, _DROPPED_AT)
     return Snapshot(
-        pid, start_time, to_date, tuple(groups.values()), tuple(calls), issued - passed, dropped, torn
+        pid=pid,
+        start_time=start_time,
+        to_date=to_date,
+        groups=tuple(groups.values()),
+        calls=tuple(calls),
+        issued=max(issued - passed, 0),
+        dropped=dropped,
+        torn=torn,
     )
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 
-from fastcomm._records.layout import Call, Group, Snapshot
+from fastcomm._records import find
+from fastcomm._records.snapshot import Call, Group, Snapshot
 
 
 @dataclass(frozen=True)
@@ -41,3 +43,22 @@ def number_of(snapshot: Snapshot) -> int | None:
     """Return the rank's number in the job; None if it has no group that tells."""
     numbers = (member(group, group.rank) for group in snapshot.groups)
     return next((number for number in numbers if number is not None), None)
+
+
+def ranks_of_job(pid: int) -> list[Rank]:
+    """Return the ranks of a process's job whose records are here, by number.
+
+    Raises:
+        OSError: there is no /proc.
+    """
+    found: dict[int, Rank] = {}
+    for file in find.find(pid, keep=True).ranks:
+        number = number_of(file.snapshot)
+        if number is None or (number in found and file.process is None):
+            continue  # of two that say that they are one rank, the one that lives
+        now = time.monotonic_ns()
+        process = file.process
+        state = "gone" if process is None else process.words
+        own = file.snapshot.pid if process is None else process.pid
+        found[number] = Rank(number, own, state, now, file.snapshot, file.data)
+    return [found[number] for number in sorted(found)]

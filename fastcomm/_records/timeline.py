@@ -9,13 +9,17 @@ call.
 
 from __future__ import annotations
 
+import gzip
+import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from fastcomm._records.collectives import Collective, matched
-from fastcomm._records.layout import Call
 from fastcomm._records.ranks import Rank, latest, member
+from fastcomm._records.snapshot import Call
 
 Event = dict[str, Any]
 
@@ -210,3 +214,14 @@ def _names(ranks: Sequence[Rank], pids: Mapping[int, int], tracks: _Tracks) -> I
             about = {"ph": "M", "pid": row.pid, "tid": row.tid}
             yield about | {"name": "thread_name", "args": {"name": name}}
             yield about | {"name": "thread_sort_index", "args": {"sort_index": row.tid}}
+
+
+def write(path: str | os.PathLike[str], ranks: Sequence[Rank]) -> None:
+    """Write the timeline of ranks to a file, packed if its name ends in ``.gz``.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    data = json.dumps(timeline(ranks)).encode()
+    is_packed = os.fspath(path).endswith(".gz")
+    Path(path).write_bytes(gzip.compress(data) if is_packed else data)

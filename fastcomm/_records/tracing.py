@@ -7,14 +7,14 @@ import time
 from dataclasses import replace
 from types import TracebackType
 
-from fastcomm._records.layout import Call
 from fastcomm._records.ranks import Rank, ranks_of_job
+from fastcomm._records.snapshot import Call
 from fastcomm._records.summary import Summary, summarize
 from fastcomm._records.summary_text import findings
 from fastcomm._records.timeline import write
 
 
-class trace:  # noqa: N801  (a context manager, named as torch names its own)
+class trace:
     """Collect the calls that the ranks of this host issue meanwhile, from their records.
 
         with fastcomm.trace("trace.json") as calls:

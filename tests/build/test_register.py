@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch.distributed as dist
+
+from fastcomm import _register
 
 BROKEN = "def register() -> None:\n    raise RuntimeError('broken on purpose')\n"
 AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
@@ -107,6 +110,26 @@ def test_torch_without_distributed(run_python: Any, root: Path) -> None:
     )
     done = run_python(code, "-W", "error", path=root, **{AUTOLOAD: "0"})
     assert done.stdout.split() == ["False"], done.stderr
+
+
+@pytest.mark.parametrize(
+    ("argv", "before", "is_one"),
+    [
+        (["/bin/fastcomm", "top", "--once"], [], True),
+        (["-m", "top"], ["-m", "fastcomm"], True),
+        (["-m", "top"], ["-m", "other"], False),
+        (["/bin/fastcomm", "check"], [], False),
+        (["/bin/fastcomm"], [], False),
+        (["train.py", "top"], [], False),
+        ([], [], False),
+    ],
+)
+def test_commands_that_need_no_torch(
+    argv: list[str], before: list[str], is_one: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", argv)
+    monkeypatch.setattr(sys, "orig_argv", ["python", *before, *argv[1:]])
+    assert _register._only_reads() == is_one
 
 
 def test_public_names() -> None:

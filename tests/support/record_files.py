@@ -10,7 +10,14 @@ from dataclasses import dataclass
 from fastcomm._records import layout
 
 # What csrc writes; tests/package/records/test_layout.py compares them.
-OPERATIONS = {"all_reduce": 1, "broadcast": 2, "all_gather": 3, "barrier": 4, "send": 24, "recv": 25}
+OPERATIONS = {
+    "all_reduce": 1,
+    "broadcast": 2,
+    "all_gather": 3,
+    "barrier": 4,
+    "send": 24,
+    "recv": 25,
+}
 NAMES = {
     "operation": OPERATIONS,
     "dtype": {"float32": 6, "bfloat16": 15},

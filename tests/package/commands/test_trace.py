@@ -5,13 +5,12 @@ from __future__ import annotations
 import gzip
 import json
 import pickle
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 
 import pytest
-from support.record_ranks import left_alone, made_job
+from support.made_ranks import left_alone, made_job
+from support.record_ranks import ranks
 
 from fastcomm._commands import trace
 from fastcomm._records import saved
@@ -73,29 +72,21 @@ def test_dumps_and_a_copy_are_written(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "torchfrtrace" in capsys.readouterr().err
 
 
-def test_a_process_is_looked_up(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    ranks = made_job(3, 30, late=1)
-
-    def job_of(pid: int) -> list[SimpleNamespace]:
-        assert pid == 4712
-        return [
-            SimpleNamespace(snapshot=r.snapshot, data=r.data, pid=r.pid, state="running")
-            for r in reversed(ranks)
-        ]
-
-    find = ModuleType("fastcomm._records.find")
-    find.job_of = job_of  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "fastcomm._records.find", find)
+def test_a_process_is_looked_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     copy = tmp_path / "copy"
-    assert trace.main(["4712", "--json", "--save", str(copy)]) == 0
-    assert "rank 1 is last" in json.loads(capsys.readouterr().out)["findings"][0]
+    with ranks() as held:
+        found = held.held_up()
+        found[1].stop()
+        found[3].kill()  # its peers have none of its file open: they started before it
+        pid = str(found[0].pid)
+        assert trace.main([pid, "--json", "--save", str(copy)]) == 0
+    assert json.loads(capsys.readouterr().out)["counted"] == 0  # rank 3 is not here
     loaded = saved.load(copy)
-    assert [(rank.number, rank.pid, rank.state) for rank in loaded.ranks] == [
-        *((0, 4711, "running"), (1, 4712, "running"), (2, 4713, "running"))
+    assert [(rank.number, rank.pid) for rank in loaded.ranks] == [
+        (number, found[number].pid) for number in range(3)
     ]
-    assert loaded.why == "fastcomm trace 4712"
+    assert [rank.state for rank in loaded.ranks] == ["sleeping", "stopped", "sleeping"]
+    assert loaded.why == f"fastcomm trace {pid}"
 
 
 def test_what_is_no_job_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from support.made_ranks import BASE, MS, left_alone, made_job, made_rank
 from support.record_files import MadeCall, MadeGroup
-from support.record_ranks import BASE, MS, left_alone, made_job, made_rank
 
 from fastcomm._records.collectives import matched
 from fastcomm._records.ranks import Rank

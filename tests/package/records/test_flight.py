@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from support.flight import analysed
+from support.made_ranks import BASE, left_alone, made_job, made_rank
 from support.patience import ENDS
 from support.record_files import MadeCall, MadeGroup
-from support.record_ranks import BASE, left_alone, made_job, made_rank
 
 from fastcomm._records import flight, layout
 from fastcomm._records.ranks import Rank

@@ -7,7 +7,7 @@ import pickle
 import random
 from dataclasses import replace
 
-from support.record_ranks import made_job
+from support.made_ranks import made_job
 
 from fastcomm._records import flight, layout
 from fastcomm._records.ranks import Rank

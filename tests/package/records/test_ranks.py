@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from support.made_ranks import BASE, made_rank
 from support.record_files import MadeCall, MadeGroup
-from support.record_ranks import BASE, made_rank
 
 from fastcomm._records.ranks import member, number_of
 

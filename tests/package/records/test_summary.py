@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 
 import pytest
+from support.made_ranks import BASE, MS, left_alone, made_job, made_rank
 from support.record_files import MadeCall
-from support.record_ranks import BASE, MS, left_alone, made_job, made_rank
 
 from fastcomm._records.ranks import Rank
 from fastcomm._records.summary import summarize, tail

@@ -8,8 +8,8 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import Any
 
+from support.made_ranks import BASE, MS, NOW, left_alone, made_job, made_rank
 from support.record_files import MadeCall, MadeGroup
-from support.record_ranks import BASE, MS, NOW, left_alone, made_job, made_rank
 
 from fastcomm._records.ranks import Rank
 from fastcomm._records.timeline import timeline
