@@ -100,10 +100,8 @@ def _command(rank: RankFile) -> str:
 
 def _group_lines(seen: Report, job: Job, group: GroupView) -> list[str]:
     about = group.group
-    described = f" ({about.description})" if about.description else ""
     closed = ", closed" if about.closed is not None else ""
-    size = f"{about.size} rank{'s' * (about.size != 1)}"
-    lines = [f"group '{about.name}'{described}: {size}{closed}"]
+    lines = [f"{about.description or repr(about.name)}{closed}"]
     rows = [_HEADS]
     for member in group.members:
         rank = job.ranks[member.seat]
@@ -148,7 +146,9 @@ def _state_text(member: Member) -> str:
     if member.state == LEFT:
         return "has closed the group"
     if member.state == OUTSIDE:
-        return f"{OUTSIDE}, {'computes' if member.computes else 'sleeps'}"
+        failed = member.last is not None and member.last.outcome not in ("ok", "unknown", None)
+        after = f", after {member.last.outcome}" if failed and member.last is not None else ""
+        return f"{OUTSIDE}, {'computes' if member.computes else 'sleeps'}{after}"
     if member.state == ELSEWHERE and call is not None and call.group is not None:
         return f"{inside}, of group '{call.group.name}'"
     if member.state == IN_CALL and call is not None and call.started is not None:

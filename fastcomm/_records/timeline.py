@@ -108,9 +108,7 @@ def _track(call: Call) -> str:
         return "messages"
     if call.group is None:
         return "a group that is gone"
-    name = f"group '{call.group.name}'"
-    if call.group.description:
-        name += f" ({call.group.description})"
+    name = call.group.description or f"group '{call.group.name}'"
     return f"{name}, lane {call.lane}" if call.lane else name
 
 

@@ -56,7 +56,7 @@ class MadeGroup:
     rank: int
     size: int
     name: str = "0"
-    description: str = "default_pg"
+    description: str = "group '0' of all ranks"
     token: int = 7
     members: Sequence[int] = ()  # all ranks
     opened: int = 0

@@ -88,7 +88,7 @@ RecordsOfGroup::RecordsOfGroup(int rank, int size, uint64_t token, const std::st
     : records_(Records::instance()) {
   if (records_ == nullptr) return;
   const auto [name, words] = words_of(label);
-  group_ = records_->open_group({{token, 0}, rank, size, name, words, members});
+  group_ = records_->open_group({{0, token}, rank, size, name, words, members});
   is_open_ = true;
 }
 

@@ -106,7 +106,7 @@ def test_an_entry_has_what_torch_writes(tmp_path: Path) -> None:
     (file,) = flight.write(f"{tmp_path}/x", [made_rank(0, 1, calls, [MadeGroup(0, 3)])])
     dump = pickle.loads(file.read_bytes())
     assert dump["pg_config"] == {
-        "0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2]"},
+        "0": {"name": "0", "desc": "group '0' of all ranks", "ranks": "[0, 1, 2]"},
     }
     assert dump["pg_status"] == {
         "0": {
@@ -119,7 +119,7 @@ def test_an_entry_has_what_torch_writes(tmp_path: Path) -> None:
         "record_id": 0,
         "op_id": 1,
         "pg_id": 0,
-        "process_group": ("0", "default_pg"),
+        "process_group": ("0", "group '0' of all ranks"),
         "frames": [],
         "thread_id": "1",
         "collective_seq_id": 0,

@@ -88,8 +88,8 @@ def test_a_row_for_each_rank_and_a_track_for_each_group() -> None:
         4712: "rank 1 (pid 4712)",
     }
     assert list(_named(events, "thread_name").values()) == [
-        "group '0' (default_pg)",
-        "group '0' (default_pg), lane 1",
+        "group '0' of all ranks",
+        "group '0' of all ranks, lane 1",
         "group '3'",
         "messages",
     ]
@@ -160,7 +160,7 @@ def test_calls_that_overlap_have_rows_of_their_own() -> None:
     ]
     events = _events([made_rank(0, 1, calls)])
     names = list(_named(events, "thread_name").values())
-    assert names == ["group '0' (default_pg)"] * 6
+    assert names == ["group '0' of all ranks"] * 6
 
 
 def test_ranks_with_the_same_number_of_process_stay_apart() -> None:
