@@ -23,7 +23,6 @@ import native_build  # noqa: E402
 
 from fastcomm._measure.environment import describe  # noqa: E402
 
-
 MOST_NS = {"counter": 40.0, "clock": 100.0}  # with a counter of constant rate, and without
 
 

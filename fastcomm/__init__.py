@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # what _MODULE_OF says, and public modules, for type checkers
     from fastcomm import amp as amp
     from fastcomm import comm as comm
     from fastcomm import ddp_comm_hooks as ddp_comm_hooks
+    from fastcomm import distributed as distributed
     from fastcomm import errors as errors
     from fastcomm import nn as nn
     from fastcomm import optim as optim
@@ -39,6 +40,7 @@ if TYPE_CHECKING:  # what _MODULE_OF says, and public modules, for type checkers
     from fastcomm._launch.launch import launch as launch
     from fastcomm._native import NativeLibraryError as NativeLibraryError
     from fastcomm._native import is_available as is_available
+    from fastcomm._records.tracing import trace as trace
     from fastcomm._use import use as use
     from fastcomm.errors import CollectiveArgumentError as CollectiveArgumentError
     from fastcomm.errors import CollectiveMismatchError as CollectiveMismatchError
@@ -69,6 +71,7 @@ _MODULE_OF = {
     "dump_flight_recorder": "_distributed.flight_recorder",
     "explain": "_distributed.explain",
     "monitored_barrier": "_distributed.barrier",
+    "trace": "_records.tracing",
     "use": "_use",
 }
 

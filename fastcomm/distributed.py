@@ -1,4 +1,4 @@
-"""What ``torch.distributed`` has no name for: records of the calls that ranks have made.
+"""Additions to ``torch.distributed``: records of the calls that ranks have made.
 
 Records are on by default (``FASTCOMM_RECORDS``), and hold the latest calls of each process, of any
 engine. From a shell, ``fastcomm top`` and ``fastcomm trace`` read the same.

@@ -40,8 +40,6 @@ bool is_still(int fd, const File& copy, const CallPlace& place) {
   return pread(fd, &stamp, sizeof(stamp), at) == sizeof(stamp) && stamp == value(place.stamp);
 }
 
-bool is_async(const CallPlace& place) { return (value(place.about) >> 32 & kAsync) != 0; }
-
 /// Seconds from a count of the file's counter to now.
 double seconds_since(const Header& header, uint64_t ticks) {
   const auto all = static_cast<double>(value(header.latest_ticks) - value(header.first_ticks));
@@ -83,21 +81,19 @@ std::string activity_in(int fd) {
   const auto copy = fd < 0 ? nullptr : copy_of(fd);
   if (copy == nullptr) return "";
   const Header& header = copy->header;
-  const CallPlace* inside = nullptr;  // the newest call that its caller waits for
+  const CallPlace* inside = nullptr;  // the oldest call that is open
   const CallPlace* newest = nullptr;
-  uint64_t last = 0, under_way = 0;  // when a caller last left a call; asynchronous ones
+  uint64_t last = 0, open = 0;  // when the latest call ended; how many are open
   for (const CallPlace& place : copy->calls) {
     const uint64_t stamp = value(place.stamp);
     if (stamp == 0) continue;
     if (stamp % 2 != 0) return "";
-    const uint64_t ended = value(place.ended) >> kOutcomeBits;
-    const bool is_open = value(place.ended) == 0;
-    if (is_open && is_async(place)) ++under_way;
-    if (is_open && !is_async(place) && (inside == nullptr || stamp > value(inside->stamp))) {
-      inside = &place;
+    if (value(place.ended) == 0) {
+      ++open;
+      if (inside == nullptr || stamp < value(inside->stamp)) inside = &place;
     }
     if (newest == nullptr || stamp > value(newest->stamp)) newest = &place;
-    last = std::max({last, is_async(place) ? value(place.issued) : ended});
+    last = std::max(last, value(place.ended) >> kOutcomeBits);
   }
   const CallPlace* const told = inside != nullptr ? inside : newest;
   if (told != nullptr && !is_still(fd, *copy, *told)) return "";
@@ -105,12 +101,13 @@ std::string activity_in(int fd) {
   if (inside != nullptr) {
     const auto kind = static_cast<OpKind>(value(inside->about) & 0xFF);
     text = concat("in ", op_kind_name(kind));
-    if (value(inside->sequence) != kNoSequence) text += concat(", sequence ", value(inside->sequence));
+    if (value(inside->sequence) != kNoSequence)
+      text += concat(", sequence ", value(inside->sequence));
+    if (open > 1) text += concat(" and ", open - 1, " more");
     text += "," + lasting(seconds_since(header, value(inside->issued)));
   } else {
     text = "outside any call";
     if (newest != nullptr) text += lasting(seconds_since(header, last));
-    if (under_way != 0) text += concat(", with ", under_way, " under way");
   }
   return text + state_of(header);
 }

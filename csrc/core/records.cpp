@@ -211,11 +211,10 @@ CallRecord Records::begin(const AboutCall& about) noexcept {
     CallPlace& place = file_->calls[number % kCalls];
     uint64_t stamp = place.stamp.load(std::memory_order_relaxed);
     // Acquire: the owner's last stores come before those below.
-    const bool is_free = stamp == 0 || (stamp % 2 == 0 &&
-                                        place.ended.load(std::memory_order_acquire) != 0);
+    const bool is_free =
+        stamp == 0 || (stamp % 2 == 0 && place.ended.load(std::memory_order_acquire) != 0);
     const uint64_t odd = FC_LEFT_OUT(Control::kEvenStamp) ? 2 * number + 2 : 2 * number + 1;
-    if (!is_free ||
-        !place.stamp.compare_exchange_strong(stamp, odd, std::memory_order_relaxed)) {
+    if (!is_free || !place.stamp.compare_exchange_strong(stamp, odd, std::memory_order_relaxed)) {
       header.passed.fetch_add(1, std::memory_order_relaxed);
       continue;
     }
@@ -234,8 +233,8 @@ CallRecord Records::begin(const AboutCall& about) noexcept {
                          uint64_t{about.reduction} << 16 | uint64_t{about.engine} << 24 |
                          uint64_t{about.flags} << 32 | uint64_t{about.group.place} << 48);
     set(place.path, uint64_t{about.lane} << 8);
-    set(place.rank, static_cast<uint32_t>(about.rank) |
-                        uint64_t{static_cast<uint32_t>(about.tag)} << 32);
+    set(place.rank,
+        static_cast<uint32_t>(about.rank) | uint64_t{static_cast<uint32_t>(about.tag)} << 32);
     set(place.thread, thread_number());
     set(place.times, about.group.times);
     const uint64_t issued = now();

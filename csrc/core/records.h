@@ -11,8 +11,8 @@
 //   calls          kCalls places of 128 bytes, taken in turn; one whose call is open is passed over
 //
 // A call costs the claim of a place (two atomic operations on lines that only threads of this
-// process touch), stores to its two cache lines, and three readings of a counter: 30 ns or so, where
-// the processor has a counter of constant rate (core/ticks.h). `benchmarks/records.py` measures it.
+// process touch), stores to its two cache lines, and three readings of a counter: 30 ns or so where
+// the processor has one of constant rate (core/ticks.h). benchmarks/record_cost.py measures it.
 //
 // Order. A place's stamp is odd while the place is written and even when it is whole; no stamp
 // comes twice. The writer makes it odd, then a release fence, then writes, then makes it even with

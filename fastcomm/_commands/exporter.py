@@ -1,4 +1,4 @@
-"""Where a text for Prometheus goes: into a file, or to who asks by HTTP."""
+"""A text for Prometheus: written into a file, or given to who asks by HTTP."""
 
 from __future__ import annotations
 

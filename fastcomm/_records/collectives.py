@@ -68,7 +68,7 @@ class Collective:
 
     @property
     def lateness(self) -> int:
-        """How long after the last but one the last rank came; 0 without a straggler.
+        """Time from the last but one rank that came to the last; 0 without a straggler.
 
         So it is what the others would have gained, had that rank alone come earlier.
         """
@@ -85,7 +85,7 @@ class Collective:
         return max(call.ended or 0 for call in self.calls.values()) - self.last_issue
 
     def wait(self, rank: int) -> int:
-        """How long a rank waited for others: to the start, where it is told, or the last issue."""
+        """Return the time that a rank waited: to the start, where it is told, or the last issue."""
         call = self.calls[rank]
         until = self.last_issue if call.started is None else call.started
         if call.ended is not None:  # a broadcast's root may have left before the last rank came

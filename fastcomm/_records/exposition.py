@@ -1,4 +1,4 @@
-"""What was found, in the text format that Prometheus reads."""
+"""Findings in the text format that Prometheus reads."""
 
 from __future__ import annotations
 

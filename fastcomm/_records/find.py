@@ -32,7 +32,7 @@ class RankFile:
 
 @dataclass(frozen=True)
 class Found:
-    """What there was at one moment."""
+    """The ranks of one moment."""
 
     ranks: tuple[RankFile, ...]
     warnings: tuple[str, ...]  # a line for each file and process that could not be read
@@ -145,7 +145,7 @@ def _read_at(
 
 
 class _Owners:
-    """Which process a file is of; knows each process that it has looked at."""
+    """The process that a file is of; knows each process that it has looked at."""
 
     def __init__(self) -> None:
         self._known: dict[int, Process | None] = {}

@@ -92,6 +92,11 @@ def read(fd: int, last: int | None = None) -> Snapshot:
     return _parsed(*_readings(fd), last)
 
 
+def names_in(fd: int) -> dict[str, dict[int, str]]:
+    """Return a file's names of numbers, by kind. Raises as `read` does."""
+    return _names(_readings(fd)[1])
+
+
 def copied(fd: int) -> bytes:
     """Return what is in an open file, for `parse`. Raises as `read` does.
 

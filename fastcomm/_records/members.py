@@ -41,7 +41,7 @@ class Member:
 
     @property
     def waits(self) -> float:
-        """How long it has waited for other ranks; 0 if it does not."""
+        """Time that it has waited for other ranks; 0 if it does not."""
         return self.since if self.waits_for or self.missing else 0.0
 
     @property

@@ -1,4 +1,4 @@
-"""How many calls and bytes a second, from the records of the last seconds."""
+"""Calls and bytes a second, from the records of the last seconds."""
 
 from __future__ import annotations
 

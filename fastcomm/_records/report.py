@@ -1,4 +1,4 @@
-"""What was found, judged; and the same as text."""
+"""Findings, judged; and the same as text."""
 
 from __future__ import annotations
 

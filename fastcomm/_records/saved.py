@@ -32,7 +32,7 @@ _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a rank beside its records; as the members of `Rank`."""
+    """Facts about a rank beside its records; as the members of `Rank`."""
 
     rank: int
     pid: int
@@ -42,7 +42,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Saved:
-    """What a file holds."""
+    """The content of a file."""
 
     version: str  # of the fastcomm that wrote it
     date: str

@@ -1,4 +1,4 @@
-"""What a process has written down, as one reading found it."""
+"""Records of a process, as one reading found them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What one file held at one moment."""
+    """The content of one file at one moment."""
 
     pid: int  # as the process itself sees it
     start_time: int  # field 22 of /proc/PID/stat

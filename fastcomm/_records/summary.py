@@ -1,4 +1,4 @@
-"""What the collectives of ranks cost, and which rank the others wait for.
+"""The cost of ranks' collectives, and which rank the others wait for.
 
 Times are in microseconds, from when the last rank has come: how long the others had waited by then
 is told beside them. Percentiles are by nearest rank (`fastcomm._measure.stats`).
@@ -34,7 +34,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Lateness:
-    """How often one rank was the last to come."""
+    """The part of one rank in waits: how often it was the last to come."""
 
     rank: int
     collectives: int  # of which it might have been the last

@@ -66,7 +66,7 @@ class trace:
         return summarize(self.ranks)
 
     def __str__(self) -> str:
-        """Who was waited for, in a line or more."""
+        """Return who was waited for, in a line or more."""
         return "\n".join(findings(self.summary()))
 
     def _part(self, rank: Rank) -> Rank:

@@ -1,4 +1,4 @@
-"""Who holds up a job: ranks that others wait for, and that wait for nobody themselves."""
+"""The ranks that hold up a job: others wait for them, and they wait for nobody."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WORST_FIRST = (DEAD, LEFT, STOPPED)
 
 @dataclass(frozen=True)
 class Verdict:
-    """What holds up a job."""
+    """The cause that holds up a job."""
 
     text: str  # one line
     waits: float  # seconds of the longest wait; 0 if no rank waits

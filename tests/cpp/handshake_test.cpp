@@ -206,17 +206,13 @@ CASE(other_user) {
       // The strangers are still in the listener's queue.
       ErrorCode code{};
       const std::string text = error_of(
-          [&] {
-            accept_introduction(listener, hello, endpoint.files(), within(100));
-          },
-          &code);
+          [&] { accept_introduction(listener, hello, endpoint.files(), within(100)); }, &code);
       EXPECT(code == ErrorCode::kTimeout, text);
       return;
     }
     const std::string name = store.get("name", within(30000));
     EXPECT(seteuid(65534) == 0);
-    const std::string text =
-        error_of([&] { introduce(name, hello, endpoint.files()); });
+    const std::string text = error_of([&] { introduce(name, hello, endpoint.files()); });
     EXPECT(text.find("a process of user 0 is at the socket") != std::string::npos, text);
     const Fd stranger = raw_connect(name);
     raw_send(stranger.get(), &hello, sizeof(hello), {endpoint.segment().fd(), endpoint.pidfd()});

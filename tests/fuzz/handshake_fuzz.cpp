@@ -70,9 +70,8 @@ void run_message(Stage& stage, Input& input, bool listening) {
   try {
     const Hello own = stage.own.hello(kNonce);
     Introduction introduction =
-        listening
-            ? answer_introduction(ours.get(), own, stage.own.files())
-            : await_answer(ours, kNonce, Clock::now() + std::chrono::seconds(10));
+        listening ? answer_introduction(ours.get(), own, stage.own.files())
+                  : await_answer(ours, kNonce, Clock::now() + std::chrono::seconds(10));
     must(message.bytes.size() == sizeof(Hello), "a message of another length was taken");
     must(message.fds.size() == introduction.hello.descriptors, "other descriptors were taken");
     const Hello& hello = introduction.hello;

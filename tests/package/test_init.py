@@ -14,7 +14,7 @@ import fastcomm
 ROOT = Path(__file__).resolve().parents[2]
 
 
-MODULES = ("amp", "comm", "ddp_comm_hooks", "errors", "nn", "nn.parallel", "optim")
+MODULES = ("amp", "comm", "ddp_comm_hooks", "distributed", "errors", "nn", "nn.parallel", "optim")
 
 
 # A child for each module, since one may import another.

@@ -10,16 +10,15 @@ namespace fastcomm {
 namespace {
 
 // As the classes of fastcomm/errors.py.
-constexpr const char* kErrors[] = {"CollectiveArgumentError",  "UnsupportedError",
-                                   "CommunicationSystemError", "CollectiveMismatchError",
-                                   "CollectiveTimeoutError",   "PeerLostError",
-                                   "PeerLeftError",            "GroupPoisonedError",
-                                   "ForkedProcessError"};
+constexpr const char* kErrors[] = {
+    "CollectiveArgumentError", "UnsupportedError",       "CommunicationSystemError",
+    "CollectiveMismatchError", "CollectiveTimeoutError", "PeerLostError",
+    "PeerLeftError",           "GroupPoisonedError",     "ForkedProcessError"};
 
 // Names of engines; others are "another backend".
-constexpr const char* kEngines[] = {"another backend", "shared memory",          "Gloo",
-                                    "NCCL",            "shared memory and Gloo", "peer-to-peer",
-                                    "pinned memory"};
+constexpr const char* kEngines[] = {
+    "another backend",        "shared memory", "Gloo",         "NCCL",
+    "shared memory and Gloo", "peer-to-peer",  "pinned memory"};
 
 /// Names of the numbers in a record.
 std::string names() {

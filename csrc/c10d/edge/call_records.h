@@ -9,8 +9,8 @@
 
 namespace fastcomm {
 
-/// Makes the file of this process's records, if it is to have one: before the first group is formed,
-/// since peers are handed it then.
+/// Makes the file of this process's records, if it is to have one: before the first group is
+/// formed, since peers are handed it then.
 void open_records();
 
 /// A group's place in the records of this process, as long as it lives. Thread-safe.

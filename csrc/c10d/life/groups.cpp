@@ -101,8 +101,7 @@ struct Found {
   uint64_t token = 0;                // of the attempt
 };
 
-Found find_peers(Bootstrap& bootstrap, int rank, int size, Deadline deadline,
-                 GroupTraits& traits) {
+Found find_peers(Bootstrap& bootstrap, int rank, int size, Deadline deadline, GroupTraits& traits) {
   const Environment& env = environment();
   traits.size = size;
   const ChosenSizes chosen = choose_slot_sizes(size);
@@ -186,8 +185,7 @@ std::string presumed_host(int rank) {
 /// it, as in find_peers(). Each host tries then. Empty if a rank shares none, with the reason.
 /// Collective; of the same result on every rank.
 std::vector<std::string> presumed_shares(Bootstrap& bootstrap, int rank, int size,
-                                         Deadline deadline, std::string& why_not,
-                                         uint64_t& token) {
+                                         Deadline deadline, std::string& why_not, uint64_t& token) {
   PartOfStore part(bootstrap, "presumed/");
   const auto hosts = told_by_all(part, rank, size, presumed_host(rank), deadline, token);
   std::vector<std::string> shares;

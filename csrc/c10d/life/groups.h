@@ -23,7 +23,7 @@ struct HostRanks {
 struct Formed {
   std::shared_ptr<Communicator> group;  // nullptr if the ranks do not share memory
   GroupTraits traits;                   // why_not_native has the reason
-  uint64_t token = 0;                     // the same on all ranks, and of no other group
+  uint64_t token = 0;                   // the same on all ranks, and of no other group
   HostRanks host;                       // else
 };
 

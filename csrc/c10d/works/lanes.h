@@ -29,8 +29,8 @@ struct LaneName {
   /// For calls of a group with these continuations, issued at `position`.
   static LaneName of(const Continuations::Position& position,
                      const Continuations::Ptr& continuations) {
-    const bool is_own = !position.group.owner_before(continuations) &&
-                        !continuations.owner_before(position.group);
+    const bool is_own =
+        !position.group.owner_before(continuations) && !continuations.owner_before(position.group);
     return {is_own, position.depth};
   }
   /// A number for it; 0 is of what the program issues.

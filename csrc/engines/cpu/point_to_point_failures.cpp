@@ -85,9 +85,9 @@ std::string PointToPoint::progress_of(const PeerOperation& operation) {
     return concat(operation.moved_, " of ", call.bytes(), " bytes have gone through");
   }
   if (call.is_send) {
-    return concat(peers_.describe(call.peer), operation.matched_
-                                                  ? " has not called the recv that fits it"
-                                                  : " has not received the messages before it",
+    return concat(peers_.describe(call.peer),
+                  operation.matched_ ? " has not called the recv that fits it"
+                                     : " has not received the messages before it",
                   now);
   }
   std::string text;

@@ -40,8 +40,8 @@ struct Parcel {
 
 /// Sends `bytes` and `count` descriptors as one message, without waiting. Raises Error(kSystem).
 void send_parcel(int socket, const void* bytes, size_t size, const int* files, int count);
-/// Reads the message in the socket, with `least` to `most` descriptors; never waits. Anything beyond
-/// the wanted size is closed. Raises Error(kSystem).
+/// Reads the message in the socket, with `least` to `most` descriptors; never waits. Anything
+/// beyond the wanted size is closed. Raises Error(kSystem).
 Parcel receive_parcel(int socket, void* bytes, size_t size, int least, int most);
 
 /// Raises Error(kSystem) unless a process of this user is at the other end of a connected socket,

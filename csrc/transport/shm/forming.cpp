@@ -146,8 +146,8 @@ class Forming {
       }
       // A peer whose memory cannot be mapped must not keep the others from their answers.
       for (; expected > 0; --expected) {
-        adopt(records,
-              accept_introduction(listener, endpoint_->hello(nonce_), endpoint_->files(), deadline_));
+        adopt(records, accept_introduction(listener, endpoint_->hello(nonce_), endpoint_->files(),
+                                           deadline_));
       }
       for (int peer = 0; peer < rank_; ++peer) {
         if (sockets_[peer].get() < 0) continue;

@@ -2,8 +2,9 @@
 // socket.
 //
 // Each side sends a Hello with descriptors: its segment, a pidfd of itself, and its records, if it
-// has any (transport/shm/descriptors.h, core/records.h). The connection is closed afterwards. The pidfd reports death,
-// since the end of file of a socket does not come while a forked child holds the socket.
+// has any (transport/shm/descriptors.h, core/records.h). The connection is closed afterwards. The
+// pidfd reports death, since the end of file of a socket does not come while a forked child holds
+// the socket.
 #pragma once
 
 #include <cstdint>
