@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include "fork_world.h"
 #include "fuzz/descriptors.h"
@@ -74,7 +75,7 @@ CASE(accept) {
     return accept_introduction(listener, own, endpoint.files(), within(ms));
   };
   for (const Attack& attack :
-       attacks(honest_hello(endpoint, kNonce), endpoint.segment().fd(), endpoint.pidfd(), seed)) {
+       attacks(honest_hello(endpoint, kNonce), endpoint.segment().fd(), endpoint.files().pidfd, seed)) {
     {
       const Fd stranger = raw_connect(listener.name());
       raw_send(stranger.get(), attack.bytes.data(), attack.bytes.size(), attack.fds);
@@ -94,6 +95,23 @@ CASE(accept) {
   const Introduction answer = await_answer(real, kNonce, within(1000));
   EXPECT(answer.hello.id == own.id);
   EXPECT(!error_of([&] { introduce("fastcomm-nobody", own, {0, 0}); }).empty());
+}
+
+/// Who has records hands them over, too; who has none takes those of others.
+CASE(records) {
+  Endpoint endpoint("memfd");
+  Listener listener;
+  const Hello own = endpoint.hello(kNonce);
+  const Fd records(memfd_create("records", MFD_CLOEXEC));
+  OwnFiles files = endpoint.files();
+  EXPECT(files.records < 0);
+  files.records = records.get();
+  const Fd with = introduce(listener.name(), own, files);
+  const Introduction taken = accept_introduction(listener, own, endpoint.files(), within(5000));
+  struct stat theirs{}, ours{};
+  EXPECT(fstat(taken.records.get(), &theirs) == 0 && fstat(records.get(), &ours) == 0);
+  EXPECT(theirs.st_ino == ours.st_ino && taken.records.get() != records.get());
+  EXPECT(await_answer(with, kNonce, within(1000)).records.get() < 0);
 }
 
 /// Any number of strangers that connect and say nothing cost next to nothing in total.
@@ -130,7 +148,7 @@ CASE(answer) {
     EXPECT(!text.empty() && (code == ErrorCode::kSystem || code == ErrorCode::kTimeout), text);
   };
   for (const Attack& attack :
-       attacks(honest_hello(endpoint, kNonce), endpoint.segment().fd(), endpoint.pidfd(), seed)) {
+       attacks(honest_hello(endpoint, kNonce), endpoint.segment().fd(), endpoint.files().pidfd, seed)) {
     connected([&](const Fd& other) {
       raw_send(other.get(), attack.bytes.data(), attack.bytes.size(), attack.fds);
     });
@@ -144,7 +162,7 @@ CASE(answer) {
 /// A proper Hello with a segment that is not what it says.
 CASE(segment) {
   Endpoint endpoint("memfd");
-  Fd pidfd(dup(endpoint.pidfd()));
+  Fd pidfd(dup(endpoint.files().pidfd));
   const int before = descriptors();
   const auto refused = [&](const char* name, Fd file, uint64_t announced, bool header) {
     if (header) {
@@ -215,7 +233,7 @@ CASE(other_user) {
     const std::string text = error_of([&] { introduce(name, hello, endpoint.files()); });
     EXPECT(text.find("a process of user 0 is at the socket") != std::string::npos, text);
     const Fd stranger = raw_connect(name);
-    raw_send(stranger.get(), &hello, sizeof(hello), {endpoint.segment().fd(), endpoint.pidfd()});
+    raw_send(stranger.get(), &hello, sizeof(hello), {endpoint.segment().fd(), endpoint.files().pidfd});
     EXPECT(seteuid(0) == 0);  // a leak checker needs it
     store.set("tried", "1");
   });

@@ -38,7 +38,7 @@ inline Fd hostile_file(uint64_t bytes, int seals, const std::string& content = "
 
 class Descriptors {
  public:
-  explicit Descriptors(Endpoint& peer) : segment_(peer.segment().fd()), pidfd_(peer.pidfd()) {
+  explicit Descriptors(Endpoint& peer) : segment_(peer.segment().fd()), pidfd_(peer.files().pidfd) {
     const uint64_t bytes = peer.segment().mapping().bytes();
     constexpr int kSealed = F_SEAL_SHRINK | F_SEAL_GROW;
     add(hostile_file(4096, kSealed));                // too small

@@ -83,7 +83,7 @@ void run_message(Stage& stage, Input& input, bool listening) {
   }
   const bool answered = !listening || theirs.get() >= 0;
   must(adopted || !message.valid || !answered, "a valid message was refused");
-  must(!adopted || message.fds[1] == peer.endpoint.pidfd(), "a pidfd that is none was taken");
+  must(!adopted || message.fds[1] == peer.endpoint.files().pidfd, "a pidfd that is none was taken");
   must(!adopted || message.fds[0] == peer.endpoint.segment().fd(), "a false segment was mapped");
 }
 

@@ -13,7 +13,7 @@ from support.programs import BOUNDS, PLAIN, Build
 CASES = {
     "shm_test": ["segment", "settled", "groups", "reuse", "churn", "no_endpoint", "stale"],
     "shm_ends_test": ["death", "exit", "fork"],
-    "handshake_test": ["accept", "silent", "answer", "segment", "other_user"],
+    "handshake_test": ["accept", "records", "silent", "answer", "segment", "other_user"],
     "forming_test": ["world_size", "nonsense"],
     "shared_buffer_test": ["reach", "quarantine", "fork", "full"],
 }

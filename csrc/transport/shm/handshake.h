@@ -33,9 +33,9 @@ struct Hello {
   uint32_t version;
   int32_t pid;  // as the sender sees it; for messages only
   EndpointId id;
-  uint64_t nonce;  // of the group that is being formed
-  uint64_t segment_bytes;
   uint64_t descriptors;  // that come with it
+  uint64_t nonce;        // of the group that is being formed
+  uint64_t segment_bytes;
 };
 
 /// The descriptors that go with it.

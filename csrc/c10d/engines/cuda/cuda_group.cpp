@@ -61,8 +61,8 @@ void Flight::let_go() {
 
 void Flight::set_ended_well() {
   ended_well_.store(true, std::memory_order_release);
-  // With the lock, after the mark: end_with() had the lock before, and what it told is here; or it has
-  // it later, and sees the mark.
+  // With the lock, after the mark: end_with() had the lock before, and what it told is here; or it
+  // has it later, and sees the mark.
   const std::lock_guard<std::mutex> lock(mutex_);
   std::exchange(written_, {}).end(nullptr);
 }
