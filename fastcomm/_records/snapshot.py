@@ -1,4 +1,8 @@
-"""Records of a process, as one reading found them."""
+"""Records of a process, as one reading found them.
+
+The rate of the counter behind times is known better with every reading: those of one moment may
+differ by some ns from one reading to the next.
+"""
 
 from __future__ import annotations
 
