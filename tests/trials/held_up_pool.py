@@ -1,0 +1,185 @@
+"""Four ranks that play trials of `trials.held_up`, and the `top` that is asked about each."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from support.namespaces import Host
+from support.patience import ENDS, OPERATION, until
+from support.ranks import RankProcess, World, preload
+from trials.held_up import (
+    GONE,
+    GROUPS,
+    INSIDE,
+    KILLED,
+    KILLS,
+    LOOPS,
+    RANKS,
+    SLEEPS,
+    STOPPED,
+    Trial,
+    drawn,
+    numbers,
+)
+from trials.held_up_judge import Asked, trouble
+from trials.held_up_rank import DONE, HEALTHY, LOST, THERE, serve
+
+preload("trials.held_up_rank")
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Played:
+    """A trial, what `top` said wrongly, and how long it took, in seconds."""
+
+    trial: Trial
+    asked: Asked
+    trouble: str
+    seconds: float
+
+
+class Top:
+    """Asks `top`, whose modules are compiled once, as those of an installed package are."""
+
+    def __init__(self, folder: str) -> None:
+        self.environment = {
+            **{k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"},
+            "PYTHONPYCACHEPREFIX": f"{folder}/compiled",
+            "PYTHONPATH": str(ROOT),
+        }
+        for words in (["--json"], []):
+            self.ask(str(os.getpid()), *words)
+
+    def ask(self, *words: str) -> tuple[subprocess.CompletedProcess[str], float]:
+        """Return what it says at once, and how long it takes from its start."""
+        begin = time.monotonic()
+        found = subprocess.run(
+            [sys.executable, "-m", "fastcomm", "top", "--once", *words],
+            capture_output=True,
+            text=True,
+            env=self.environment,
+            timeout=ENDS,
+        )
+        return found, time.monotonic() - begin
+
+
+class Pool:
+    """Ranks that play trial after trial; a new one is needed after a kill."""
+
+    def __init__(self, top: Top, hosts: list[Host] | None = None, places: str = "") -> None:
+        self.top = top
+        self.folder = tempfile.mkdtemp(prefix="held-up-")
+        self.flag = Path(self.folder, "loops")
+        self.flag.write_bytes(b"\0")
+        self.done = [0] * len(GROUPS)  # collectives, by group
+        self.ranks = [
+            RankProcess(
+                *(serve, World(rank, RANKS, self.folder), hosts, places),
+                log=f"{self.folder}/rank {rank}.log",
+                daemon=True,
+            )
+            for rank in range(RANKS)
+        ]
+        told = [self._received(rank) for rank in range(RANKS)]
+        self.names = [
+            next(names[group] for names in told if names[group]) for group in range(len(GROUPS))
+        ]
+
+    def close(self) -> None:
+        """End the ranks."""
+        for rank in self.ranks:
+            rank.pipe.close()
+            rank.signal(signal.SIGKILL)
+        for rank in self.ranks:
+            rank.end()
+        shutil.rmtree(self.folder)
+
+    def play(self, seed: int) -> Played:
+        """Play a trial, and ask `top` about it."""
+        trial = drawn(seed)
+        self._hold_up(trial)
+        time.sleep(trial.pause)
+        words = [] if trial.is_text else ["--json"]
+        pids = tuple(rank.process.pid for rank in self.ranks)
+        if trial.asked is not None:
+            words.append(str(pids[trial.asked]))
+        said, seconds = self.top.ask(*words)
+        begin, end = numbers(trial, self.done)
+        asked = Asked(pids, tuple(self.names), tuple(begin), said.returncode, said.stdout)
+        wrong = trouble(trial, asked)
+        if said.stderr.strip() and trial.asked is not None:
+            wrong = wrong or f"it said to standard error: {said.stderr}"
+        if trial.kind not in KILLS:
+            self._let_go(trial)
+        self.done = end
+        return Played(trial, asked, wrong, seconds)
+
+    def _hold_up(self, trial: Trial) -> None:
+        others = [rank for rank in range(RANKS) if rank != trial.victim]
+        victim = self.ranks[trial.victim]
+        self._set_flag(0)
+        for rank in range(RANKS):
+            self.ranks[rank].pipe.send(trial.seed)
+        self._expect(range(RANKS), HEALTHY)
+        self._expect([trial.victim], THERE)
+        if trial.kind in INSIDE or trial.kind == STOPPED:
+            self._end(victim, trial)
+        for rank in others:
+            self.ranks[rank].pipe.send("go")
+        if trial.kind == KILLED:
+            self._expect(others, THERE)
+            self._end(victim, trial)
+        self._expect(others, LOST if trial.kind in KILLS else THERE)
+
+    def _end(self, victim: RankProcess, trial: Trial) -> None:
+        if trial.kind in KILLS:
+            victim.signal(signal.SIGKILL)
+            assert victim.status(ENDS) == -signal.SIGKILL
+            return
+        victim.signal(signal.SIGSTOP)
+        stat = Path(f"/proc/{victim.process.pid}/stat")
+        until(lambda: re.search(r"\) T ", stat.read_text()), "a rank that is stopped")
+
+    def _let_go(self, trial: Trial) -> None:
+        victim = self.ranks[trial.victim]
+        if trial.kind in GONE:
+            victim.signal(signal.SIGCONT)
+            victim.pipe.send("go on")
+        if trial.kind in (LOOPS, SLEEPS):
+            self._set_flag(1)
+        for rank in trial.asynchronous - {trial.victim}:
+            self.ranks[rank].pipe.send("go on")
+        self._expect(range(RANKS), DONE)
+
+    def _set_flag(self, value: int) -> None:
+        with self.flag.open("r+b") as file:
+            file.write(bytes([value]))
+
+    def _received(self, rank: int) -> object:
+        process = self.ranks[rank]
+        try:
+            if process.pipe.poll(OPERATION + 30):
+                return process.pipe.recv()
+            process.write_stacks()
+            raise AssertionError(f"rank {rank} does not answer: {process.output()}")
+        except (EOFError, OSError):
+            raise AssertionError(f"rank {rank} has ended: {process.output()}") from None
+
+    def _expect(self, ranks: Iterable[int], word: str) -> None:
+        """Wait for a word of each of the ranks; others may come before `LOST`."""
+        for rank in ranks:
+            heard = self._received(rank)
+            while word == LOST and heard == THERE:
+                heard = self._received(rank)
+            assert heard == word, f"rank {rank} says {heard}, not {word}"
