@@ -35,6 +35,8 @@ MEETINGS = (
 )
 COLLECTIVES = (*MEETINGS, "broadcast")
 COUNTS = (1, 7, 1000, 100_000)  # elements for each rank of a group
+# So many that a rank that has given all it could at once is still needed.
+MANY = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -148,9 +150,11 @@ def _healthy(choice: random.Random) -> Call:
 
 def _meeting(choice: random.Random, group: int, victim: int, kind: str = "") -> Call:
     """Draw a collective in which all ranks of a group wait for one of them."""
-    # A broadcast's root may leave it before the others come.
-    operation = choice.choice(MEETINGS if kind in INSIDE else COLLECTIVES)
-    return Call(operation, group, choice.choice(COUNTS), GROUPS[group].index(victim))
+    root = GROUPS[group].index(victim)
+    if kind in INSIDE:  # a broadcast's root may leave it before the others come
+        operation = choice.choice([each for each in MEETINGS if each != "barrier"])
+        return Call(operation, group, MANY, root)
+    return Call(choice.choice(COLLECTIVES), group, choice.choice(COUNTS), root)
 
 
 def _own(choice: random.Random, kind: str, victim: int, final: Call) -> Call | None:

@@ -62,16 +62,17 @@ def _text_trouble(trial: Trial, asked: Asked) -> list[str]:
     for rank, pid in enumerate(asked.pids):
         shown = f"({pid})" if rank == trial.victim and trial.kind in KILLS else str(pid)
         rows = [line for line in ours[0] if re.match(rf" +\d+ +{re.escape(shown)}  ", line)]
-        pattern = _row_pattern(trial, asked, rank)
-        if len(rows) != 3 or not all(re.search(pattern, row) for row in rows):
+        groups = [at for at, members in enumerate(GROUPS) if rank in members]
+        pattern = "|".join(_row_pattern(trial, asked, rank, at) for at in groups)
+        if len(rows) != len(groups) or not all(re.search(pattern, row) for row in rows):
             found.append(f"rows of rank {rank} are {rows}, not with {pattern!r}")
     return found
 
 
-def _row_pattern(trial: Trial, asked: Asked, rank: int) -> str:
-    call = _open_call(trial, rank)
+def _row_pattern(trial: Trial, asked: Asked, rank: int, at: int) -> str:
+    call = _open_call(trial, rank, at)
     inside = _call_pattern(call, asked, trial) if call else OUTSIDE_ANY
-    before = _WORDS.get(_state(trial, rank, -1), "")
+    before = _WORDS.get(_state(trial, rank, at), "")
     if call is None and not before:
         inside += {LOOPS: ", computes", SLEEPS: ", sleeps"}.get(trial.kind, "")
     return f"  {before}{'in ' if call else ''}{inside}"
@@ -119,7 +120,7 @@ def _group_trouble(trial: Trial, asked: Asked, at: int, group: Any) -> list[str]
             "call": _told(row["call"]),
         }
         is_dead = rank == trial.victim and trial.kind in KILLS
-        call = _open_call(trial, rank)
+        call = _open_call(trial, rank, at)
         wanted = {
             "pid": None if is_dead else asked.pids[rank],
             "own_pid": asked.pids[rank],
@@ -157,11 +158,14 @@ def _wanted(call: Call, asked: Asked, trial: Trial, rank: int) -> tuple[Any, ...
     return "recv", None, None if trial.kind == RECEIVES_ANY and call is trial.own else call.root
 
 
-def _open_call(trial: Trial, rank: int) -> Call | None:
-    """Return what a rank is in."""
+def _open_call(trial: Trial, rank: int, at: int = 0) -> Call | None:
+    """Return the oldest call that a rank is in: of a group, else of any."""
     if rank == trial.victim:
         return trial.final if trial.kind in INSIDE else trial.own
-    return None if trial.kind in KILLS else trial.issued_by(rank)[0]
+    if trial.kind in KILLS:
+        return None
+    calls = trial.issued_by(rank)
+    return next((call for call in calls if call.group == at), calls[0])
 
 
 def _open_calls(trial: Trial, rank: int) -> int:
@@ -173,13 +177,10 @@ def _open_calls(trial: Trial, rank: int) -> int:
 def _state(trial: Trial, rank: int, at: int) -> str:
     if rank == trial.victim and trial.kind in GONE:
         return "dead" if trial.kind in KILLS else "stopped"
-    call = _open_call(trial, rank)
+    call = _open_call(trial, rank, at)
     if call is None:
         return OUTSIDE_ANY
-    is_here = call.group == at or any(
-        each.group == at for each in trial.issued_by(rank) * (rank != trial.victim)
-    )
-    return "in call" if is_here else "in another group's call"
+    return "in call" if call.group == at else "in another group's call"
 
 
 def _waits_for(trial: Trial, rank: int, at: int) -> list[int]:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from support.namespaces import Host
 from support.patience import ENDS, OPERATION, until
@@ -166,7 +167,7 @@ class Pool:
         with self.flag.open("r+b") as file:
             file.write(bytes([value]))
 
-    def _received(self, rank: int) -> object:
+    def _received(self, rank: int) -> Any:
         process = self.ranks[rank]
         try:
             if process.pipe.poll(OPERATION + 30):

@@ -45,7 +45,9 @@ def serve(pipe: Connection, world: World, hosts: list[Host] | None, places: str)
         join_hosts(world, hosts, PORT, places)
     own: list[Any] = [dist.group.WORLD]
     own += [dist.new_group(members) for members in GROUPS[1:]]
-    groups = [each if world.rank in members else None for each, members in zip(own, GROUPS)]
+    groups = [
+        each if world.rank in members else None for each, members in zip(own, GROUPS, strict=True)
+    ]
     pipe.send([each and each.group_name for each in groups])
     rank = _Rank(pipe, world.rank, groups, f"{world.directory}/loops")
     with contextlib.suppress(EOFError):
@@ -77,7 +79,7 @@ class _Rank:
     def go_on(self, trial: Trial) -> None:
         finals = [trial.final] * (self.rank in trial.members)
         finals += [ahead(trial.final)] * (trial.ahead * len(finals))
-        finals += [trial.last] * (trial.last is not None)
+        finals += [trial.last] if trial.last is not None else []
         if self.rank == trial.victim:
             work = self.call(finals.pop(0), True) if trial.kind in INSIDE else None
             self.strike(trial)

@@ -49,7 +49,12 @@ def test_what_is_written_is_read(fd: int) -> None:
     seen = layout.read(fd)
     assert (seen.pid, seen.start_time, seen.issued, seen.dropped, seen.torn) == (12, 34, 3, 0, 0)
     (group,) = seen.groups
-    assert (group.name, group.description, group.rank, group.size) == ("0", "group '0' of all ranks", 2, 4)
+    assert (group.name, group.description, group.rank, group.size) == (
+        "0",
+        "group '0' of all ranks",
+        2,
+        4,
+    )
     assert (group.opened, group.closed, group.members) == (SECOND, None, (4, 5, 6, 7))
     first, second, third = seen.calls
     assert (first.operation, first.dtype, first.reduction) == ("all_reduce", "float32", "sum")
