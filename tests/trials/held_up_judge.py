@@ -43,6 +43,7 @@ class Asked:
     begin: tuple[int, ...]
     status: int
     output: str
+    errors: str
 
 
 def trouble(trial: Trial, asked: Asked) -> str:
@@ -58,7 +59,7 @@ def _text_trouble(trial: Trial, asked: Asked) -> list[str]:
     if len(ours) != 1:
         return [f"{len(ours)} jobs have the ranks"]
     found = _status_trouble(trial, asked, " is stopped" in asked.output or " gone" in asked.output)
-    found += _verdict_trouble(trial, asked, ours[0][1])
+    found += verdict_trouble(trial, asked, ours[0][1])
     for rank, pid in enumerate(asked.pids):
         shown = f"({pid})" if rank == trial.victim and trial.kind in KILLS else str(pid)
         rows = [line for line in ours[0] if re.match(rf" +\d+ +{re.escape(shown)}  ", line)]
@@ -86,7 +87,7 @@ def _json_trouble(trial: Trial, asked: Asked) -> list[str]:
         return [f"{len(jobs)} jobs have the ranks"]
     (job,) = jobs
     found = _status_trouble(trial, asked, any(each["held_up"] for each in report["jobs"]))
-    found += _verdict_trouble(trial, asked, job["verdict"])
+    found += verdict_trouble(trial, asked, job["verdict"])
     if job["held_up"] != (trial.kind in GONE):
         found.append(f"held_up is {job['held_up']}")
     groups = {each["name"]: each for each in job["groups"]}
@@ -233,7 +234,8 @@ def _call_pattern(call: Call, asked: Asked, trial: Trial) -> str:
     return rf"recv\(float32, {call.count} elements?, from {source}\)"
 
 
-def _verdict_trouble(trial: Trial, asked: Asked, text: str) -> list[str]:
+def verdict_trouble(trial: Trial, asked: Asked, text: str) -> list[str]:
+    """Return what is wrong with a verdict, if anything is."""
     pattern = "|".join(_verdict_patterns(trial, asked))
     return [] if re.fullmatch(pattern, text) else [f"the verdict is {text!r}, not {pattern!r}"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,18 +60,28 @@ class Top:
             "PYTHONPYCACHEPREFIX": f"{folder}/compiled",
             "PYTHONPATH": str(ROOT),
         }
+        self.empty = f"{folder}/empty"
+        os.mkdir(self.empty)
         for words in (["--json"], []):
             self.ask(str(os.getpid()), *words)
 
-    def ask(self, *words: str) -> tuple[subprocess.CompletedProcess[str], float]:
-        """Return what it says at once, and how long it takes from its start."""
+    def ask(
+        self, *words: str, hidden: Iterable[int] = ()
+    ) -> tuple[subprocess.CompletedProcess[str], float]:
+        """Return what it says at once, and how long it takes from its start.
+
+        Args:
+            words: of the command line.
+            hidden: processes that it does not see, as if they were of another host.
+        """
+        command = [sys.executable, "-m", "fastcomm", "top", "--once", *words]
+        mounts = [f"mount --bind {self.empty} /proc/{pid}" for pid in hidden]
+        if mounts:
+            script = " && ".join([*mounts, 'exec "$@"'])
+            command = ["unshare", "-m", "sh", "-c", script, "top", *command]
         begin = time.monotonic()
         found = subprocess.run(
-            [sys.executable, "-m", "fastcomm", "top", "--once", *words],
-            capture_output=True,
-            text=True,
-            env=self.environment,
-            timeout=ENDS,
+            command, capture_output=True, text=True, env=self.environment, timeout=ENDS
         )
         return found, time.monotonic() - begin
 
@@ -106,25 +117,39 @@ class Pool:
             rank.end()
         shutil.rmtree(self.folder)
 
+    @property
+    def pids(self) -> tuple[int, ...]:
+        return tuple(rank.process.pid for rank in self.ranks)
+
     def play(self, seed: int) -> Played:
         """Play a trial, and ask `top` about it."""
         trial = drawn(seed)
+        with self.held_up(trial):
+            words = [] if trial.is_text else ["--json"]
+            if trial.asked is not None:
+                words.append(str(self.pids[trial.asked]))
+            asked, seconds = self.ask(trial, *words)
+        wrong = trouble(trial, asked)
+        if trial.asked is not None and asked.errors:
+            wrong = wrong or f"it said to standard error: {asked.errors}"
+        return Played(trial, asked, wrong, seconds)
+
+    @contextlib.contextmanager
+    def held_up(self, trial: Trial) -> Iterator[None]:
+        """Play a trial up to where `top` is to be asked; afterwards let the ranks go on."""
         self._hold_up(trial)
         time.sleep(trial.pause)
-        words = [] if trial.is_text else ["--json"]
-        pids = tuple(rank.process.pid for rank in self.ranks)
-        if trial.asked is not None:
-            words.append(str(pids[trial.asked]))
-        said, seconds = self.top.ask(*words)
-        begin, end = numbers(trial, self.done)
-        asked = Asked(pids, tuple(self.names), tuple(begin), said.returncode, said.stdout)
-        wrong = trouble(trial, asked)
-        if said.stderr.strip() and trial.asked is not None:
-            wrong = wrong or f"it said to standard error: {said.stderr}"
+        yield
         if trial.kind not in KILLS:
             self._let_go(trial)
-        self.done = end
-        return Played(trial, asked, wrong, seconds)
+        self.done = numbers(trial, self.done)[1]
+
+    def ask(self, trial: Trial, *words: str, hidden: Iterable[int] = ()) -> tuple[Asked, float]:
+        """Ask `top` about a trial; return how many seconds it took, too."""
+        said, seconds = self.top.ask(*words, hidden=hidden)
+        begin = tuple(numbers(trial, self.done)[0])
+        answer = said.returncode, said.stdout, said.stderr.strip()
+        return Asked(self.pids, tuple(self.names), begin, *answer), seconds
 
     def _hold_up(self, trial: Trial) -> None:
         others = [rank for rank in range(RANKS) if rank != trial.victim]

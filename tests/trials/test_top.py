@@ -6,6 +6,7 @@ FC_TOP_SEED and FC_TOP_TRIALS choose others, or more: a trial is its number's, s
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import statistics
@@ -14,12 +15,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
-from support.namespaces import Host
+from support.namespaces import Host, why_no_mounts
 from support.patience import ENDS
-from trials.held_up import KILLED, KILLS, KINDS, LOOPS, SLEEPS, STOPPED, Trial, drawn
-from trials.held_up_judge import trouble
+from trials.held_up import GONE, KILLED, KILLS, LOOPS, RANKS, SLEEPS, STOPPED, Trial, drawn
+from trials.held_up_judge import Asked, trouble, verdict_trouble
 from trials.held_up_pool import Played, Pool, Top
 
 pytestmark = pytest.mark.serial  # the time of each answer is looked at
@@ -86,12 +88,56 @@ def test_the_rank_that_holds_up_a_job_is_named(trials: int) -> None:
 
 # One trial of each of these, in a group on Gloo whose ranks share no memory between two hosts.
 BETWEEN_HOSTS = (STOPPED, KILLED, LOOPS)
+PLACES = "0011"  # the host of each rank
+
+
+def _of(kind: str) -> Trial:
+    """Return a trial of a kind, in which ranks wait for longer than a second, unless it kills."""
+    trials = map(drawn, range(SEED, SEED + 1000))
+    return next(each for each in trials if each.kind == kind and (each.pause or kind in KILLS))
 
 
 def test_ranks_of_two_hosts(hosts: list[Host]) -> None:
-    seeds = [SEED + next(n for n in range(len(KINDS)) if drawn(SEED + n).kind == kind)
-             for kind in BETWEEN_HOSTS]  # fmt: skip
-    _check(seeds, 1, hosts, "0011")
+    _check([_of(kind).seed for kind in BETWEEN_HOSTS], 1, hosts, PLACES)
+
+
+@pytest.mark.parametrize("kind", BETWEEN_HOSTS)
+def test_each_of_two_hosts_by_itself(hosts: list[Host], tmp_path: Path, kind: str) -> None:
+    if (reason := why_no_mounts()) is not None:
+        pytest.skip(reason)
+    trial = _of(kind)
+    print(trial)
+    pool = Pool(Top(str(tmp_path)), hosts, PLACES)
+    try:
+        with pool.held_up(trial):
+            for host in set(PLACES):
+                here = [rank for rank in range(RANKS) if PLACES[rank] == host]
+                hidden = [pid for rank, pid in enumerate(pool.pids) if rank not in here]
+                living = next(rank for rank in here if rank != trial.victim)
+                if kind == KILLED:
+                    hidden = [pid for pid in hidden if pid != pool.pids[trial.victim]]
+                words = ["--json", str(pool.pids[living])]
+                asked, _ = pool.ask(trial, *words, hidden=hidden)
+                _judge_a_host(trial, asked, here)
+    finally:
+        pool.close()
+
+
+def _judge_a_host(trial: Trial, asked: Asked, here: list[int]) -> None:
+    """Check what is said on a host that has some of the ranks."""
+    assert asked.errors == "" and asked.output.startswith("{"), asked
+    (job,) = json.loads(asked.output)["jobs"]
+    group = job["groups"][0]
+    assert (group["size"], [row["rank"] for row in group["ranks"]]) == (RANKS, here)
+    assert sum(last - first + 1 for first, last in group["missing"]) == RANKS - len(here)
+    assert "shared memory" not in group["engines"], group["engines"]
+    if trial.victim in here:
+        assert verdict_trouble(trial, asked, job["verdict"]) == []
+        assert asked.status == (3 if trial.kind in GONE else 0)
+        return
+    assert asked.status == 0 and job["culprits"] == []
+    if trial.kind not in KILLS:
+        assert "of which no process is here: on another host, or ended" in job["verdict"]
 
 
 CASES: dict[str, Callable[[str, Trial], str]] = {
@@ -105,11 +151,10 @@ CASES: dict[str, Callable[[str, Trial], str]] = {
 }
 
 
-def test_the_judge_sees_mistakes() -> None:
+def test_the_judge_sees_mistakes(tmp_path: Path) -> None:
     trials = map(drawn, range(SEED, SEED + 1000))
     trial = next(each for each in trials if each.kind == SLEEPS and not each.is_text)
-    with tempfile.TemporaryDirectory() as folder:
-        (played,) = _play(Top(folder), [trial.seed], None, "")
+    (played,) = _play(Top(str(tmp_path)), [trial.seed], None, "")
     assert played.trouble == ""
     for name, change in CASES.items():
         output = change(played.asked.output, trial)
