@@ -18,7 +18,7 @@ from typing import Any
 
 from support.namespaces import Host
 from support.patience import ENDS, OPERATION, until
-from support.ranks import RankProcess, World, preload
+from support.ranks import RankProcess, World
 from trials.held_up import (
     GONE,
     GROUPS,
@@ -35,8 +35,6 @@ from trials.held_up import (
 )
 from trials.held_up_judge import Asked, trouble
 from trials.held_up_rank import DONE, HEALTHY, LOST, THERE, serve
-
-preload("trials.held_up_rank")
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -86,10 +84,19 @@ class Top:
         return found, time.monotonic() - begin
 
 
+@dataclass(frozen=True)
+class Where:
+    """Where ranks run: on one host, or on several; ``places`` has the host's number of each."""
+
+    hosts: list[Host] | None = None
+    places: str = ""
+    transport: str = "auto"
+
+
 class Pool:
     """Ranks that play trial after trial; a new one is needed after a kill."""
 
-    def __init__(self, top: Top, hosts: list[Host] | None = None, places: str = "") -> None:
+    def __init__(self, top: Top, where: Where) -> None:
         self.top = top
         self.folder = tempfile.mkdtemp(prefix="held-up-")
         self.flag = Path(self.folder, "loops")
@@ -97,7 +104,8 @@ class Pool:
         self.done = [0] * len(GROUPS)  # collectives, by group
         self.ranks = [
             RankProcess(
-                *(serve, World(rank, RANKS, self.folder), hosts, places),
+                *(serve, World(rank, RANKS, self.folder), where.hosts, where.places),
+                environment={"FASTCOMM_TRANSPORT": where.transport},
                 log=f"{self.folder}/rank {rank}.log",
                 daemon=True,
             )
