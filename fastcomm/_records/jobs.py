@@ -110,7 +110,7 @@ def _view(
     members = {}
     for number, (seat, group) in sorted(by_rank.items()):
         process = ranks[seat].process
-        computes = process is not None and (process.state == "R" or process.pid in busy)
+        computes = process is not None and process.pid in busy
         has_left = is_open and group.closed is not None
         members[number] = member_of(ranks[seat], seat, calls[seat], group, has_left, computes, now)
     first = by_rank[min(by_rank)][1]

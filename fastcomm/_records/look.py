@@ -18,11 +18,12 @@ class Looks:
 
     def __init__(self, pid: int | None = None, all_users: bool = False) -> None:
         self._pid, self._all_users = pid, all_users
-        self._used: dict[tuple[int, int], tuple[float, float]] = {}  # when, and seconds used
+        # When a process was looked at, and what was seen, by number and start.
+        self._seen: dict[tuple[int, int], tuple[float, processes.Process]] = {}
 
     def look(self) -> Report:
         """Return what there is now. The first look takes 0.1 s more than others."""
-        is_first = not self._used
+        is_first = not self._seen
         found = find.find(self._pid, self._all_users, LAST)
         shown = [rank.process for rank in found.ranks if rank.process is not None]
         busy = self._busy(shown)
@@ -33,12 +34,18 @@ class Looks:
         return report(found, busy, _SPAN, LAST)
 
     def _busy(self, shown: list[processes.Process]) -> set[int]:
-        """Return which processes have used the processor since the last call."""
-        before, now = self._used, time.monotonic()
-        self._used = {(each.pid, each.start_time): (now, each.cpu) for each in shown}
+        """Return which processes have used the processor since the last call.
+
+        One that wants it again and again, and gets little, is among them. To be seen once as one
+        that wants it is not enough: who sleeps in a loop wakes up now and then.
+        """
+        before, now = self._seen, time.monotonic()
+        self._seen = {(each.pid, each.start_time): (now, each) for each in shown}
         busy = set()
         for each in shown:
-            then, used = before.get((each.pid, each.start_time), (now, each.cpu))
-            if each.cpu - used > _BUSY * (now - then):
+            then, seen = before.get((each.pid, each.start_time), (now, each))
+            used = each.cpu - seen.cpu
+            wants = seen.state == each.state == "R"
+            if used > _BUSY * (now - then) or (wants and used > 0):
                 busy.add(each.pid)
         return busy

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fastcomm._records.jobs import GroupView, Job
-from fastcomm._records.members import DEAD, ELSEWHERE, LEFT, OUTSIDE, STOPPED, Member
+from fastcomm._records.members import DEAD, ELSEWHERE, LEFT, STOPPED, Member
 from fastcomm._records.phrases import call_text, ranges, ranks_text, seconds_text
 
 SHORT = 1.0  # seconds: ranks of a job that is well wait for each other as long
@@ -87,17 +87,23 @@ def _culprits_text(group: GroupView, members: list[Member], waiting: list[Member
         f"{ranks_text(ranges(member.rank for member in waiting))}: "
     )
     if is_one:
-        text += f"it {_doing(members[0])}"
-        last = members[0].last
-        if members[0].state == OUTSIDE:
-            text += f"; its last was {call_text(last)}" if last else "; it has called nothing yet"
-        return text
+        return f"{text}it {_doing(members[0])}"
     since = min(member.since for member in members)
     return f"{text}they are {members[0].state}, for {seconds_text(since)} or more"
 
 
 def _doing(member: Member) -> str:
-    """Return what a rank does, with the verb."""
+    """Return what a rank does, with the verb; and what it called last, if it is in no call."""
+    text = _state_text(member)
+    if member.call is not None or member.state == LEFT:
+        return text
+    last = member.last
+    return (
+        f"{text}; its last was {call_text(last)}" if last else f"{text}; it has called nothing yet"
+    )
+
+
+def _state_text(member: Member) -> str:
     inside = f"in {call_text(member.call)}" if member.call is not None else "outside any call"
     if member.state == STOPPED:
         return f"is stopped, {inside}"

@@ -132,7 +132,7 @@ def test_whom_a_rank_waits_for(case: str) -> None:
 def test_times_of_states() -> None:
     members = only(world([done(), inside(1, 7)], [done(0, 5)], [], [done(0, 3)], states="SSRT"))
     assert [member.since for member in members] == [7.0, 5.0, 60.0, 3.0]
-    assert [member.computes for member in members] == [False, False, True, False]
+    assert not any(member.computes for member in members)  # "R" may be for a moment
 
 
 def test_the_oldest_open_call_counts() -> None:

@@ -23,8 +23,11 @@ def test_this_process() -> None:
 
 
 def test_a_name_with_parentheses_and_words_with_commands() -> None:
+    own = processes.look(os.getpid())
+    assert own is not None
     with ranks() as held:
         file = held.start(thread=") R 1 (")
+        until(lambda: (processes.look(file.pid) or own).state == "S", "a process that sleeps")
         seen = processes.look(file.pid)
         assert seen is not None and seen.state == "S" and seen.start_time > 0
         assert seen.command.isprintable()  # the program has several lines

@@ -33,7 +33,11 @@ CASES = {
         f"{LATE}has been outside any call for 60.0 s; it has called nothing yet",
         False,
     ),
-    "stopped": (trio(done(), state="T"), f"{LATE}is stopped, outside any call", True),
+    "stopped": (
+        trio(done(), state="T"),
+        f"{LATE}is stopped, outside any call; its last was {REDUCE}, sequence 0",
+        True,
+    ),
     "dead": (
         trio(inside(1), state=None),
         f"{LATE}is gone, in {REDUCE}, sequence 1: no process here has it",
@@ -70,8 +74,8 @@ CASES = {
     "a short wait": (world([inside(0, 0.5)], []), "no rank has waited for 1 s", False),
     "dead, not waited for": (
         world([done()], [done()], states=["S", None]),
-        "rank 1 of group '0' is gone, outside any call: no process here has it; no rank waits for "
-        "it yet",
+        "rank 1 of group '0' is gone, outside any call: no process here has it; its last was "
+        f"{REDUCE}, sequence 0; no rank waits for it yet",
         True,
     ),
     "moving data": (
@@ -118,7 +122,8 @@ def test_a_rank_that_waits_in_another_group_is_not_to_blame() -> None:
 def test_the_gone_come_first() -> None:
     job = world([inside(0, 50)], [], [inside(0, 1)], [], states=["S", "S", "S", "T"])
     assert verdict(job).text == (
-        "rank 3 of group '0' holds up ranks 0, 2: it is stopped, outside any call (and 1 more such)"
+        "rank 3 of group '0' holds up ranks 0, 2: it is stopped, outside any call; it has called "
+        "nothing yet (and 1 more such)"
     )
 
 
