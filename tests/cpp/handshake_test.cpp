@@ -74,8 +74,8 @@ CASE(accept) {
   const auto accept = [&](int ms) {
     return accept_introduction(listener, own, endpoint.files(), within(ms));
   };
-  for (const Attack& attack :
-       attacks(honest_hello(endpoint, kNonce), endpoint.segment().fd(), endpoint.files().pidfd, seed)) {
+  for (const Attack& attack : attacks(honest_hello(endpoint, kNonce), endpoint.segment().fd(),
+                                      endpoint.files().pidfd, seed)) {
     {
       const Fd stranger = raw_connect(listener.name());
       raw_send(stranger.get(), attack.bytes.data(), attack.bytes.size(), attack.fds);
@@ -147,8 +147,8 @@ CASE(answer) {
     const std::string text = error_of([&] { await_answer(socket, kNonce, within(100)); }, &code);
     EXPECT(!text.empty() && (code == ErrorCode::kSystem || code == ErrorCode::kTimeout), text);
   };
-  for (const Attack& attack :
-       attacks(honest_hello(endpoint, kNonce), endpoint.segment().fd(), endpoint.files().pidfd, seed)) {
+  for (const Attack& attack : attacks(honest_hello(endpoint, kNonce), endpoint.segment().fd(),
+                                      endpoint.files().pidfd, seed)) {
     connected([&](const Fd& other) {
       raw_send(other.get(), attack.bytes.data(), attack.bytes.size(), attack.fds);
     });
@@ -233,7 +233,8 @@ CASE(other_user) {
     const std::string text = error_of([&] { introduce(name, hello, endpoint.files()); });
     EXPECT(text.find("a process of user 0 is at the socket") != std::string::npos, text);
     const Fd stranger = raw_connect(name);
-    raw_send(stranger.get(), &hello, sizeof(hello), {endpoint.segment().fd(), endpoint.files().pidfd});
+    raw_send(stranger.get(), &hello, sizeof(hello),
+             {endpoint.segment().fd(), endpoint.files().pidfd});
     EXPECT(seteuid(0) == 0);  // a leak checker needs it
     store.set("tried", "1");
   });
