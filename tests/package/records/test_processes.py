@@ -18,7 +18,7 @@ from fastcomm._records import processes
 def test_this_process() -> None:
     own = processes.look(os.getpid())
     assert own is not None and own.pid == os.getpid() and own.uid == os.getuid()
-    assert own.cpu > 0 and "pytest" in own.command and not (own.is_dead or own.is_stopped)
+    assert own.cpu > 0 and "python" in own.command and not (own.is_dead or own.is_stopped)
     assert processes.uid_of(own.pid) == own.uid and own.pid in processes.pids()
 
 
