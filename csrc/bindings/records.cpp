@@ -1,4 +1,6 @@
 // Records of calls: the file that this process writes, and its layout.
+#include <unistd.h>
+
 #include <cstddef>
 
 #include "bindings/module.h"
@@ -43,7 +45,8 @@ void bind_records(pybind11::module_& module) {
   module.def("records_layout", layout);
   module.def("records_fd", []() -> py::object {
     const Records* const records = Records::instance();
-    if (records == nullptr) return py::none();
+    // In a child of fork() the file is its parent's, and not mapped.
+    if (records == nullptr || records->file().header.pid != getpid()) return py::none();
     return py::int_(records->fd());
   });
   module.def("why_no_records", [] { return Records::why_not(); });

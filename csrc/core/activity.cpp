@@ -19,19 +19,6 @@ namespace {
 
 uint64_t value(const Word& word) { return word.load(std::memory_order_relaxed); }
 
-/// A copy of the file; nullptr if it is not one of this version.
-std::unique_ptr<const File> copy_of(int fd) {
-  auto file = std::make_unique<File>();
-  auto* const bytes = reinterpret_cast<char*>(file.get());
-  for (size_t at = 0; at < sizeof(File);) {
-    const ssize_t part = pread(fd, bytes + at, sizeof(File) - at, static_cast<off_t>(at));
-    if (part <= 0) return nullptr;
-    at += static_cast<size_t>(part);
-  }
-  const bool known = file->header.magic == kMagic && file->header.version == kVersion;
-  return known ? std::move(file) : nullptr;
-}
-
 /// True if the call of a place is still the one whose stamp is in the copy. Read after the copy, by
 /// a system call of its own (Order, in core/records.h).
 bool is_still(int fd, const File& copy, const CallPlace& place) {
@@ -54,31 +41,17 @@ std::string lasting(double seconds) {
   return text.str();
 }
 
-const char* state_of(const Header& header) {
+/// ", stopped", unless the process is of another namespace, or gone.
+std::string state_of(const Header& header) {
   const ProcessStat stat = ProcessStat::of(std::to_string(header.pid));
-  if (stat.start_time != header.start_time) return "";  // of another namespace, or gone
-  switch (stat.state) {
-    case 'R':
-      return ", running";
-    case 'S':
-      return ", asleep";
-    case 'D':
-      return ", waiting in the kernel";
-    case 'T':
-    case 't':
-      return ", stopped";
-    case 'Z':
-    case 'X':
-      return ", ended";
-    default:
-      return "";
-  }
+  const std::string words = stat.start_time == header.start_time ? stat.words() : "";
+  return words.empty() ? "" : ", " + words;
 }
 
 }  // namespace
 
 std::string activity_in(int fd) {
-  const auto copy = fd < 0 ? nullptr : copy_of(fd);
+  const auto copy = copy_of_records(fd);
   if (copy == nullptr) return "";
   const Header& header = copy->header;
   const CallPlace* inside = nullptr;  // the oldest call that is open

@@ -40,6 +40,16 @@ Setting number(const char* name, const char* fallback, Limits limits, uint64_t u
   return {name, fallback, "", limits, unit, multiple, member, effect};
 }
 
+/// Any text.
+Setting text(const char* name, Setting::Member member, const char* effect) {
+  return {name, "", "", Limits{0, 0}, 1, 1, member, effect};
+}
+
+bool is_text(const Setting& setting) {
+  return *setting.words == '\0' &&
+         std::holds_alternative<std::string Environment::*>(setting.member);
+}
+
 uint64_t rounded_down(uint64_t value, uint64_t multiple) {
   if (multiple != kPowerOfTwo) return value / multiple * multiple;
   while ((value & (value - 1)) != 0) value &= value - 1;  // without its lowest bit
@@ -111,6 +121,9 @@ const std::vector<Setting>& settings() {
       words("FASTCOMM_RECORDS", "on, off", &Environment::records,
             "`on`: each process writes down its calls, in memory, where `fastcomm top` and "
             "`fastcomm trace` read them ([tools.md](tools.md))"),
+      text("FASTCOMM_DUMP", &Environment::dump,
+           "a folder where the records of a job's ranks are kept if a group fails, in a file that "
+           "a line on standard error names ([tools.md](tools.md#on-failure)). Empty: they are not"),
       words("FASTCOMM_ISA", "auto, generic, avx2, avx512", &Environment::isa,
             "the processor's instructions that loops use"),
       words("FASTCOMM_ROUTE", "auto, pinned, nccl, fastest", &Environment::route,
@@ -148,6 +161,7 @@ const std::vector<Setting>& settings() {
 
 std::string allowed_values(const Setting& setting) {
   if (*setting.words != '\0') return concat("one of ", setting.words);
+  if (is_text(setting)) return "a folder";
   return concat(is_seconds(setting) ? "a number of seconds" : "a whole number", " from ",
                 setting.limits.least, " to ", setting.limits.most);
 }
@@ -155,6 +169,7 @@ std::string allowed_values(const Setting& setting) {
 std::string setting_text(const Setting& setting) {
   const char* const text = std::getenv(setting.name);
   if (text == nullptr || *text == '\0' || setting.fallback == text) return setting.fallback;
+  if (is_text(setting)) return text;
   const bool is_word = *setting.words != '\0';
   FC_CHECK(is_word ? is_among(text, setting.words) : is_number_within(text, setting), setting.name,
            "=", text, is_word ? ": may be " : ": must be ", allowed_values(setting));

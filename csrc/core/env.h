@@ -11,7 +11,7 @@ namespace fastcomm {
 
 /// Values in force; settings() says what each does.
 struct Environment {
-  std::string transport, isa, route, ipc, device_results;
+  std::string transport, isa, route, ipc, device_results, dump;
   bool peer_access = true, call_sites = false, records = true;
   uint64_t segment_bytes = 0, payload_bytes = 0, block_bytes = 0, window_bytes = 0, pool_bytes = 0;
   uint64_t hosts_short_bytes = 0, hosts_chunk_bytes = 0;
@@ -39,7 +39,7 @@ struct Setting {
 
   const char* name;
   std::string fallback;  // the default, as a user would write it
-  const char* words;     // allowed words, with ", " between; "" for numbers
+  const char* words;     // allowed words, with ", " between; "" for numbers and any text
   Limits limits;         // of numbers, but for the default
   uint64_t unit;         // of numbers: bytes for each 1 of the variable, or 1
   uint64_t multiple;     // numbers are rounded down to multiples, or kPowerOfTwo

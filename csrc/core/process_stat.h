@@ -13,6 +13,26 @@ struct ProcessStat {
   char state = '?';         // field 3: R, S, D, T, Z and others of proc(5)
   uint64_t start_time = 0;  // field 22: tells two processes of one number apart
 
+  /// The state, for messages; "" if the process is not here.
+  const char* words() const {
+    switch (state) {
+      case 'R':
+        return "running";
+      case 'S':
+        return "sleeping";
+      case 'D':
+        return "waiting in the kernel";
+      case 'T':
+      case 't':
+        return "stopped";
+      case 'Z':
+      case 'X':
+        return "ended";
+      default:
+        return "";
+    }
+  }
+
   /// Of a number, or "self"; the default for a process that is not here.
   static ProcessStat of(const std::string& pid) {
     ProcessStat found;

@@ -247,4 +247,17 @@ CallRecord Records::begin(const AboutCall& about) noexcept {
   return {};
 }
 
+std::unique_ptr<File> copy_of_records(int fd) {
+  if (fd < 0) return nullptr;
+  auto file = std::make_unique<File>();
+  auto* const bytes = reinterpret_cast<char*>(file.get());
+  for (size_t at = 0; at < sizeof(File);) {
+    const ssize_t part = pread(fd, bytes + at, sizeof(File) - at, static_cast<off_t>(at));
+    if (part <= 0) return nullptr;
+    at += static_cast<size_t>(part);
+  }
+  const bool known = file->header.magic == kMagic && file->header.version == kVersion;
+  return known ? std::move(file) : nullptr;
+}
+
 }  // namespace fastcomm

@@ -27,6 +27,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -104,6 +105,10 @@ constexpr uint8_t kWell = 1, kUnknown = 15;
 constexpr uint8_t outcome_of(ErrorCode code) { return static_cast<uint8_t>(code) + 2; }
 
 }  // namespace records
+
+/// A copy of the file `fd`, of any process; nullptr if it is -1, cannot be read, or is not of this
+/// version. Entries that were written meanwhile may be mixed.
+std::unique_ptr<records::File> copy_of_records(int fd);
 
 /// A call's record; by default none. Copies are of the same one. Nothing raises. All may be called
 /// by any thread, one after the other; after end() they do nothing.

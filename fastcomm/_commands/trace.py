@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from fastcomm._commands.common import guarded
-from fastcomm._records import flight, saved, timeline
+from fastcomm._records import flight, picture, saved, timeline
 from fastcomm._records.layout import RecordsError
 from fastcomm._records.ranks import Rank, ranks_of_job
 from fastcomm._records.summary import summarize
 from fastcomm._records.summary_text import findings, format_tables
 
 NAME = "fastcomm trace"
+_PICTURES = (".png", ".svg", ".pdf")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -34,7 +35,8 @@ def main(argv: Sequence[str]) -> int:
         "-o",
         "--output",
         metavar="FILE",
-        help="write a timeline for ui.perfetto.dev: a .json, or a .json.gz",
+        help="write a timeline for ui.perfetto.dev: a .json, or a .json.gz; or a picture of the "
+        "latest collectives: a .png, .svg or .pdf",
     )
     parser.add_argument(
         "--flight-recorder",
@@ -47,8 +49,10 @@ def main(argv: Sequence[str]) -> int:
     )
     options = parser.parse_args(argv)
     writes = any((options.output, options.flight_recorder, options.save))
-    if not (options.json or writes) and importlib.util.find_spec("tabulate") is None:
-        print("this needs more packages: pip install tabulate", file=sys.stderr)
+    draws = (options.output or "").endswith(_PICTURES)
+    needed = "matplotlib" if draws else "" if options.json or writes else "tabulate"
+    if needed and importlib.util.find_spec(needed) is None:
+        print(f"this needs more packages: pip install {needed}", file=sys.stderr)
         return 2
     return guarded(NAME, lambda: _trace(options, writes))
 
@@ -63,7 +67,11 @@ def _trace(options: argparse.Namespace, writes: bool) -> int:
         print(f"{NAME}: {options.job} has no records of a group", file=sys.stderr)
         return 2
     if writes:
-        _write(options, ranks)
+        try:
+            _write(options, ranks)
+        except ValueError as error:
+            print(f"{NAME}: {options.job}: {error}", file=sys.stderr)
+            return 2
     if options.json:
         summary = summarize(ranks)
         print(json.dumps(asdict(summary) | {"findings": findings(summary)}, indent=2))
@@ -91,8 +99,12 @@ def _count(ranks: Sequence[Rank]) -> str:
 def _write(options: argparse.Namespace, ranks: Sequence[Rank]) -> None:
     """Write the files that are asked for. What is written is said on standard error."""
     if options.output:
-        timeline.write(options.output, ranks)
-        _say(f"{options.output}: open it in ui.perfetto.dev")
+        if options.output.endswith(_PICTURES):
+            picture.write_picture(options.output, ranks)
+            _say(options.output)
+        else:
+            timeline.write(options.output, ranks)
+            _say(f"{options.output}: open it in ui.perfetto.dev")
     if options.flight_recorder:
         files = flight.write(options.flight_recorder, ranks)
         _say(f"{', '.join(map(str, files))}: read them with torchfrtrace")

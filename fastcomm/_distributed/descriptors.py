@@ -22,10 +22,10 @@ def shortage(size: int) -> str:
         if error.errno != errno.EMFILE:
             return ""  # no /proc: the number is unknown
         used = limit
-    # The first group takes a segment, a pidfd, a socket and an event, and a socket and two
-    # descriptors per peer. If it ends up on Gloo, Gloo takes size + 3 of its own, and more while it
-    # connects, and the links of csrc/transport/tcp at most size + 2, after that.
-    needed = 3 * size + 16
+    # The first group takes records, a segment, a pidfd, a socket and an event, and a socket and
+    # three descriptors per peer. If it ends up on Gloo, Gloo takes size + 3 of its own, and more
+    # while it connects, and the links of csrc/transport/tcp at most size + 2, after that.
+    needed = 4 * size + 16
     if limit - used >= needed:
         return ""
     return (

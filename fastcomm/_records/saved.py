@@ -1,8 +1,9 @@
-"""A job's records in one file: a zip with each rank's records and a text that says what they are.
+"""A job's records in one file: a tar with each rank's records and a text that says what they are.
 
 ``rank-N.records`` has the bytes of rank N's file (`layout`), ``about.json`` what `Saved` holds
-besides. Such a file may come from anywhere: nothing in it is believed, and nothing larger than it
-may be is unpacked.
+besides. Files that `save` writes are packed by gzip, those of FASTCOMM_DUMP
+(``csrc/c10d/life/record_dump.cpp``) are not. Such a file may come from anywhere: nothing in it is
+believed, and nothing larger than it may be is unpacked.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import io
 import json
 import os
 import socket
-import zipfile
+import tarfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
@@ -23,11 +25,11 @@ from fastcomm._records.layout import RecordsError
 from fastcomm._records.ranks import Rank
 from fastcomm._version import __version__
 
-MOST_RANKS = 512  # of one file; each takes some MB of memory
+MOST_RANKS = 128  # of one file; each takes some MB of memory
 _ABOUT = "about.json"
 _ABOUT_BYTES = 1 << 20
-_MOST_BYTES = MOST_RANKS * (layout.FILE_BYTES + 1000) + _ABOUT_BYTES
-_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+_MOST_BYTES = MOST_RANKS * (layout.FILE_BYTES + 1024) + _ABOUT_BYTES + 20 * 1024
+_GZIP = b"\x1f\x8b"  # the first bytes of such a file
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class Facts:
 class Saved:
     """The content of a file."""
 
-    version: str  # of the fastcomm that wrote it
+    version: str  # of the fastcomm that wrote it; "" if it does not say
     date: str
     host: str
     why: str
@@ -75,10 +77,10 @@ def save(path: str | os.PathLike[str], files: Sequence[tuple[bytes, Facts]], why
     }
     unfinished = Path(f"{os.fspath(path)}.{os.getpid()}.part")
     try:
-        with zipfile.ZipFile(unfinished, "w", zipfile.ZIP_DEFLATED) as file:
-            file.writestr(_ABOUT, json.dumps(about, indent=1))
+        with tarfile.open(unfinished, "w:gz", compresslevel=6) as file:
+            _add(file, _ABOUT, json.dumps(about, indent=1).encode())
             for data, facts in files:
-                file.writestr(_entry(facts.rank), data)
+                _add(file, _entry(facts.rank), data)
         os.replace(unfinished, path)
     finally:
         unfinished.unlink(missing_ok=True)
@@ -95,36 +97,52 @@ def load(path: str | os.PathLike[str]) -> Saved:
         raise RecordsError(f"{os.fspath(path)}: it has more than {_MOST_BYTES} bytes")
     data = Path(path).read_bytes()
     try:
-        with zipfile.ZipFile(io.BytesIO(data)) as file:
+        with tarfile.open(fileobj=io.BytesIO(_unpacked(data)), mode="r:") as file:
             return _loaded(file, json.loads(_content(file, _ABOUT, 0, _ABOUT_BYTES)))
     except RecordsError as error:
         raise RecordsError(f"{os.fspath(path)}: {error}") from error
-    except Exception as error:  # of many kinds, by zipfile and json
+    except Exception as error:  # of many kinds, by tarfile, zlib and json
         raise RecordsError(f"{os.fspath(path)}: no saved records: {error!r}") from error
+
+
+def _unpacked(data: bytes) -> bytes:
+    if not data.startswith(_GZIP):
+        return data
+    whole = zlib.decompressobj(wbits=31)
+    unpacked = whole.decompress(data, _MOST_BYTES)
+    if not whole.eof:
+        raise RecordsError(f"it is cut off, or has more than {_MOST_BYTES} bytes")
+    return unpacked
+
+
+def _add(file: tarfile.TarFile, name: str, data: bytes) -> None:
+    info = tarfile.TarInfo(name)
+    info.size = len(data)
+    file.addfile(info, io.BytesIO(data))
 
 
 def _entry(rank: int) -> str:
     return f"rank-{rank}.records"
 
 
-def _content(file: zipfile.ZipFile, name: str, least: int, most: int) -> bytes:
+def _content(file: tarfile.TarFile, name: str, least: int, most: int) -> bytes:
     """Return an entry's bytes, of which there are ``least`` to ``most``."""
     try:
-        info = file.getinfo(name)
+        info = file.getmember(name)
     except KeyError:
         raise RecordsError(f"there is no {name} in it") from None
-    if info.compress_type not in _METHODS:
-        raise RecordsError(f"{name} is packed by another method than deflate")
-    if not least <= info.file_size <= most:
-        raise RecordsError(f"{name} has {info.file_size} bytes, not {least} to {most}")
-    with file.open(info) as entry:
-        data = entry.read(most + 1)  # what the file says of its size may be wrong
+    entry = file.extractfile(info) if info.isreg() else None
+    if entry is None:
+        raise RecordsError(f"{name} is no file in it")
+    if not least <= info.size <= most:
+        raise RecordsError(f"{name} has {info.size} bytes, not {least} to {most}")
+    data = entry.read(most + 1)
     if not least <= len(data) <= most:
         raise RecordsError(f"{name} has another size than the file says")
     return data
 
 
-def _loaded(file: zipfile.ZipFile, about: dict[str, Any]) -> Saved:
+def _loaded(file: tarfile.TarFile, about: dict[str, Any]) -> Saved:
     every = [_facts(each) for each in about["ranks"]]
     if len(every) > MOST_RANKS or len({facts.rank for facts in every}) < len(every):
         raise RecordsError(f"it names more than {MOST_RANKS} ranks, or one of them twice")
@@ -138,7 +156,7 @@ def _loaded(file: zipfile.ZipFile, about: dict[str, Any]) -> Saved:
             raise RecordsError(f"{name}: {error}") from error
         ranks.append(Rank(facts.rank, facts.pid, facts.state, facts.read_at, snapshot, data))
     return Saved(
-        version=_text(about["version"]),
+        version=_text(about.get("version", "")),
         date=_text(about["date"]),
         host=_text(about["host"]),
         why=_text(about["why"]),

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from support.namespaces import fork_apart, why_no_pids
 from support.on_ranks import TRANSPORTS, on_ranks
-from support.ranks import World
+from support.ranks import World, run_ranks
 
 import fastcomm
 from fastcomm import _native, distributed, errors
@@ -239,6 +240,25 @@ def test_a_rank_that_is_late_is_named_by_trace(world: World) -> None:
         os.unlink(file)
 
 
+def _asked_from_outside(world: World) -> list[tuple[int, bool]]:
+    """Give rank 1 process numbers of its own, as a container does; ask as its host."""
+
+    def play() -> list[tuple[int, bool]]:
+        world.init()
+        dist.all_reduce(torch.ones(1))
+        ranks = distributed.records_of_job() if world.rank == 0 else []
+        dist.all_reduce(torch.ones(1))
+        return [(rank.number, rank.pid == rank.snapshot.pid) for rank in ranks]
+
+    return fork_apart(play, None) if world.rank == 1 else play()
+
+
+def test_a_rank_in_another_pid_namespace() -> None:
+    if (reason := why_no_pids()) is not None:
+        pytest.skip(reason)
+    assert run_ranks(2, _asked_from_outside)[0] == [(0, True), (1, False)]
+
+
 @on_ranks(1, environment={"FASTCOMM_RECORDS": "off"})
 def test_records_may_be_off(world: World) -> None:
     world.init()
@@ -262,7 +282,7 @@ def test_a_timeout_says_what_the_missing_rank_does(world: World) -> None:
     if world.rank == 0:
         with pytest.raises(fastcomm.CollectiveTimeoutError, match="not called it") as caught:
             dist.all_reduce(torch.ones(1), group=group)
-        assert ": in recv, for 0." in str(caught.value) and "asleep" in str(caught.value)
+        assert ": in recv, for 0." in str(caught.value) and "sleeping" in str(caught.value)
         dist.send(torch.ones(1), 1)
     else:
         dist.recv(torch.ones(1), 0)

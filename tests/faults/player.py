@@ -245,6 +245,6 @@ def own_segment() -> int:
     for name in os.listdir("/proc/self/fd"):
         path = f"/proc/self/fd/{name}"
         with contextlib.suppress(FileNotFoundError):  # the descriptor of the listing itself
-            if os.readlink(path).startswith("/memfd:fastcomm"):
+            if os.readlink(path) == "/memfd:fastcomm (deleted)":
                 return os.stat(path).st_ino
     return 0

@@ -33,7 +33,7 @@ def resources() -> Resources:
     return Resources(
         len(os.listdir("/proc/self/fd")),
         len(os.listdir("/proc/self/task")),
-        frozenset(map(int, re.findall(r" (\d+) +/memfd:fastcomm", maps))),
+        frozenset(map(int, re.findall(r" (\d+) +/memfd:fastcomm \(deleted\)", maps))),
         sum(f"socket:[{inode}]" in targets for inode in ours),
     )
 

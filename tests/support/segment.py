@@ -8,7 +8,8 @@ from pathlib import Path
 
 def _file() -> Path:
     """Return the segment, by the one descriptor of this process that has it open."""
-    (found,) = (link for link in Path("/proc/self/fd").iterdir() if "fastcomm" in _target(link))
+    links = [link for link in Path("/proc/self/fd").iterdir() if "fastcomm" in _target(link)]
+    (found,) = (link for link in links if "fastcomm-records" not in _target(link))
     return found
 
 

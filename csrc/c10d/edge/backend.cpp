@@ -59,7 +59,8 @@ FastcommBackend::FastcommBackend(const c10::intrusive_ptr<::c10d::Store>& store,
     open_records();
     Formed formed = form_group(bootstrap, rank, size, deadline_after(timeout));
     traits_ = std::move(formed.traits);
-    records_ = RecordsOfGroup(rank, size, formed.token, label, options_->global_ranks_in_group);
+    token_ = formed.token;
+    records_ = RecordsOfGroup(rank, size, token_, label, options_->global_ranks_in_group);
     why_not_composed_ = formed.group != nullptr ? "all ranks share memory" : formed.host.why_not;
     if (formed.group == nullptr) {
       host_ = std::move(formed.host);
@@ -108,7 +109,7 @@ void FastcommBackend::delegate_to(BackendPtr whole, const std::string& hosts, st
 }
 
 void FastcommBackend::begin_record() {
-  record_ = RecordedGroup::create(rank_, options_->global_ranks_in_group, [this] {
+  record_ = RecordedGroup::create(rank_, token_, options_->global_ranks_in_group, [this] {
     if (engines_->host().is_in_trouble()) return true;
     const auto others = engines_->others();
     return std::any_of(others.begin(), others.end(),

@@ -176,7 +176,8 @@ class FastcommBackend final : public ::c10d::Backend {
   BackendPtr delegate_;
   std::unique_ptr<Engines> engines_;  // nullptr until the ranks have chosen
   Coalescing coalescing_;
-  std::unique_ptr<RecordedGroup> record_;  // nullptr: torch's recorder is off
+  uint64_t token_ = 0;                     // the same on all ranks, and of no other group
+  std::unique_ptr<RecordedGroup> record_;  // nullptr: nothing asks for dumps
   RecordsOfGroup records_;
 };
 

@@ -92,7 +92,8 @@ std::optional<WorkPtr> FastcommBackend::submit_if_taken(Request& request) {
   };
   request.record = records_.begin(request, *engine, continuations_);
   CallEnd end{{}, request.record};
-  if (record_ != nullptr && !engine->tells_itself()) {  // what is refused stays, not ended
+  if (record_ != nullptr && record_->has_entries() &&
+      !engine->tells_itself()) {  // what is refused stays, not ended
     end.entry =
         record_->begin(recorded(request, rank_, options_->timeout), getGroupUid(), getGroupDesc());
   }

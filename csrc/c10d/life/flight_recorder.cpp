@@ -16,7 +16,10 @@
 
 #include "c10d/life/compat.h"
 #include "c10d/life/hooks.h"
+#include "c10d/life/record_dump.h"
 #include "c10d/life/watch.h"
+#include "core/env.h"
+#include "core/error.h"
 #include "core/wait_warning.h"
 #include "transport/fork.h"
 
@@ -48,7 +51,8 @@ bool is_set(const Names& names) {
 struct Wanted {
   size_t entries = 0;  // 0: nothing is recorded
   bool on_failure = false;
-  std::string pipe;  // "" for none
+  std::string pipe;     // "" for none
+  std::string records;  // folder of records that are kept on failure, "" for none
 
   /// Raises for a value that is no number.
   static Wanted read() {
@@ -59,6 +63,7 @@ struct Wanted {
     const bool dumps = wanted.on_failure || !wanted.pipe.empty();
     const int entries = ::c10d::getCvarInt(kSize, dumps ? kDefault : 0);
     wanted.entries = entries > 0 ? static_cast<size_t>(entries) : 0;
+    wanted.records = environment().dump;
     return wanted;
   }
 };
@@ -104,6 +109,12 @@ void warning(const Body& body) noexcept {
   }
 }
 
+/// A group that is looked at.
+struct Watched {
+  const std::function<bool()>* in_trouble;
+  uint64_t token;
+};
+
 /// The recorder of this process, its groups, and the thread that writes dumps. Never destroyed: its
 /// thread and works may outlive the static objects.
 ///
@@ -119,17 +130,19 @@ class Dumps {
     return *shared;
   }
 
+  /// Whether calls have entries; whether groups are looked at.
   bool on() const { return recorder_ != nullptr; }
+  bool looks() const { return on() || !wanted_.records.empty(); }
   Recorder& recorder() { return *recorder_; }
 
-  void add(RecordedGroup* group, const std::function<bool()>* in_trouble, int rank) {
+  void add(RecordedGroup* group, const Watched& watched, int rank) {
     {
       const std::lock_guard<std::mutex> lock(groups_);
       if (rank_ < 0) {
         rank_ = rank;
-        if (!wanted_.pipe.empty()) pipe_ = std::make_unique<Pipe>(wanted_.pipe, rank);
+        if (on() && !wanted_.pipe.empty()) pipe_ = std::make_unique<Pipe>(wanted_.pipe, rank);
       }
-      all_.emplace(group, in_trouble);
+      all_.emplace(group, watched);
     }
     wake();
   }
@@ -139,7 +152,10 @@ class Dumps {
       const std::lock_guard<std::mutex> lock(groups_);
       const auto found = all_.find(group);
       if (found == all_.end()) return;
-      if (failing || is_in_trouble(*found->second)) due_ = true;
+      if (failing || is_in_trouble(*found->second.in_trouble)) {
+        due_ = true;
+        failed_ = found->second.token;
+      }
       all_.erase(found);
     }
     wake();
@@ -162,18 +178,36 @@ class Dumps {
   /// The dump of a failure, once a process; later calls do nothing.
   void write_failure() noexcept {
     if (failure_written_.exchange(true)) return;
+    if (!wanted_.records.empty()) {
+      warning([&] {
+        const std::string why = "a process group has failed";
+        write_warning("fastcomm: ", concat(why, ": its ranks' calls are kept in ",
+                                           write_records(wanted_.records, failed(), why),
+                                           "; read it with fastcomm trace"));
+      });
+    }
+    if (!wanted_.on_failure || !on()) return;
     warning([&] {
       if (const auto file = write()) warn("a process group has failed: see " + *file);
     });
   }
   /// True if one is to be written, and a group has failed.
   bool is_due() {
-    if (!wanted_.on_failure || failure_written_.load()) return false;
+    if (!writes_failures() || failure_written_.load()) return false;
     const std::lock_guard<std::mutex> lock(groups_);
-    return due_ || std::any_of(all_.begin(), all_.end(),
-                               [](const auto& each) { return is_in_trouble(*each.second); });
+    for (const auto& [group, watched] : all_) {
+      if (due_ || !is_in_trouble(*watched.in_trouble)) continue;
+      due_ = true;
+      failed_ = watched.token;
+    }
+    return due_;
   }
-  bool writes_failures() const { return wanted_.on_failure; }
+  bool writes_failures() const { return wanted_.on_failure || !wanted_.records.empty(); }
+  /// The group that has failed.
+  uint64_t failed() {
+    const std::lock_guard<std::mutex> lock(groups_);
+    return failed_;
+  }
 
   /// Of this process in the job; -1 while it has no group.
   int rank() {
@@ -199,7 +233,7 @@ class Dumps {
   }
 
   void wake() noexcept {
-    if (!wanted_.on_failure && wanted_.pipe.empty()) return;
+    if (!writes_failures() && wanted_.pipe.empty()) return;
     warning([&] { watch_.wake(); });
   }
 
@@ -223,7 +257,7 @@ class Dumps {
     return pipe_ != nullptr;  // which does not change any more
   }
   bool looks_for_failures() {
-    if (!wanted_.on_failure || failure_written_.load()) return false;
+    if (!writes_failures() || failure_written_.load()) return false;
     const std::lock_guard<std::mutex> lock(groups_);
     return !all_.empty();
   }
@@ -261,9 +295,10 @@ class Dumps {
   std::unique_ptr<Recorder> recorder_;
 
   std::mutex writing_, groups_;
-  std::map<RecordedGroup*, const std::function<bool()>*> all_;
+  std::map<RecordedGroup*, Watched> all_;
   int rank_ = -1;
-  bool due_ = false;  // a group that is gone had failed
+  bool due_ = false;     // a group has failed
+  uint64_t failed_ = 0;  // its token
   std::unique_ptr<Pipe> pipe_;
   std::atomic<bool> failure_written_{false};
   Watch watch_;
@@ -308,20 +343,24 @@ std::atomic<size_t> g_groups{0};
 
 }  // namespace
 
-std::unique_ptr<RecordedGroup> RecordedGroup::create(int rank, std::vector<uint64_t> members,
+std::unique_ptr<RecordedGroup> RecordedGroup::create(int rank, uint64_t token,
+                                                     std::vector<uint64_t> members,
                                                      std::function<bool()> in_trouble) {
-  if (!Dumps::instance().on()) return nullptr;
+  if (!Dumps::instance().looks()) return nullptr;
   const auto number = static_cast<size_t>(rank);
   const int global = number < members.size() ? static_cast<int>(members[number]) : rank;
   std::unique_ptr<RecordedGroup> group(
       new RecordedGroup(std::move(members), std::move(in_trouble)));
-  Dumps::instance().add(group.get(), &group->in_trouble_, global);
+  Dumps::instance().add(group.get(), {&group->in_trouble_, token}, global);
   any_.store(true, std::memory_order_relaxed);
   return group;
 }
 
 RecordedGroup::RecordedGroup(std::vector<uint64_t> members, std::function<bool()> in_trouble)
-    : id_(g_groups++), members_(std::move(members)), in_trouble_(std::move(in_trouble)) {}
+    : id_(g_groups++),
+      members_(std::move(members)),
+      in_trouble_(std::move(in_trouble)),
+      has_entries_(Dumps::instance().on()) {}
 
 RecordedGroup::~RecordedGroup() { close(false); }
 
@@ -333,7 +372,7 @@ void RecordedGroup::close(bool failing) noexcept {
 RecordedEntry RecordedGroup::begin(const RecordedCall& call, const std::string& name,
                                    const std::string& description) noexcept {
   RecordedEntry made;
-  if (forked_from_endpoint()) return made;
+  if (!has_entries_ || forked_from_endpoint()) return made;
   warning([&] {
     Recorder& recorder = Dumps::instance().recorder();
     const size_t collective = call.is_message ? collectives_.load() : ++collectives_;

@@ -1,6 +1,7 @@
 // torch's flight recorder: the latest calls of this process, which a dump shows when ranks hang or
 // fail. torch's own instance is hidden in its library; this is another one of the same class, with
-// the same variables, format and writer.
+// the same variables, format and writer. The same look at groups that have failed serves the
+// records that FASTCOMM_DUMP keeps (record_dump.h).
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -52,8 +53,10 @@ class RecordedEntry {
 class RecordedGroup {
  public:
   /// `in_trouble` tells that the group was given up, here or by a peer; it waits for nobody, and is
-  /// asked on the recorder's thread until close().
-  static std::unique_ptr<RecordedGroup> create(int rank, std::vector<uint64_t> members,
+  /// asked on the recorder's thread until close(). `token` is the same on all ranks. nullptr if
+  /// nothing asks for either kind of dump.
+  static std::unique_ptr<RecordedGroup> create(int rank, uint64_t token,
+                                               std::vector<uint64_t> members,
                                                std::function<bool()> in_trouble);
   ~RecordedGroup();
   /// Whether there has ever been one in this process: a look at one word.
@@ -61,6 +64,8 @@ class RecordedGroup {
   RecordedGroup(const RecordedGroup&) = delete;
   RecordedGroup& operator=(const RecordedGroup&) = delete;
 
+  /// True if calls have entries.
+  bool has_entries() const { return has_entries_; }
   /// Never raises. `name` and `description` are the group's, which has none yet when it is made.
   RecordedEntry begin(const RecordedCall& call, const std::string& name,
                       const std::string& description) noexcept;
@@ -75,6 +80,7 @@ class RecordedGroup {
   const size_t id_;
   const std::vector<uint64_t> members_;
   const std::function<bool()> in_trouble_;
+  const bool has_entries_;
   std::atomic<size_t> collectives_{0}, messages_{0}, calls_{0};
   std::atomic<bool> known_{false}, closed_{false};  // to the recorder; by close()
 };

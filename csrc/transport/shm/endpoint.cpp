@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 
 #include "core/env.h"
 #include "core/error.h"
@@ -39,6 +40,8 @@ void check_pidfd(const Fd& fd) {
   }
 }
 
+std::atomic<Endpoint*> g_instance{nullptr};
+
 }  // namespace
 
 Endpoint::Endpoint(const std::string& segment_kind)
@@ -50,9 +53,20 @@ Endpoint::Endpoint(const std::string& segment_kind)
 Endpoint& Endpoint::instance() {
   static Endpoint* endpoint = [] {
     watch_for_forks();
-    return new Endpoint(environment().transport);
+    return g_instance = new Endpoint(environment().transport);
   }();
   return *endpoint;
+}
+
+std::vector<std::shared_ptr<PeerProcess>> Endpoint::known_peers() {
+  Endpoint* const endpoint = g_instance;
+  std::vector<std::shared_ptr<PeerProcess>> known;
+  if (endpoint == nullptr) return known;
+  std::lock_guard<std::mutex> lock(endpoint->mutex_);
+  for (const auto& [id, peer] : endpoint->peers_) {
+    if (auto held = peer.lock()) known.push_back(std::move(held));
+  }
+  return known;
 }
 
 OwnFiles Endpoint::files() const {

@@ -33,6 +33,9 @@ class Endpoint {
   /// static objects. Raises Error(kSystem) if the machine has no shared memory or no pidfd.
   static Endpoint& instance();
 
+  /// The processes with which living groups of this one share memory. None before instance().
+  static std::vector<std::shared_ptr<PeerProcess>> known_peers();
+
   EndpointId id() const { return id_; }
   Segment& segment() { return segment_; }
   Doorbell& doorbell() { return segment_.mapping().header().doorbell; }

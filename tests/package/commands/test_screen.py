@@ -13,6 +13,7 @@ import termios
 from collections.abc import Iterator
 
 import pytest
+from support.interrupts import interruptible
 from support.patience import ENDS
 from support.record_ranks import ranks
 
@@ -39,7 +40,8 @@ def test_the_terminal_is_as_before(
     with ranks() as held:
         pid = held.held_up()[0].pid
         command = [sys.executable, "-m", "fastcomm", "top", str(pid), "--interval", "0.05"]
-        running = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs)
+        with interruptible():
+            running = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs)
         seen = b""
         while seen.count(b"\x1b[H") < 3:
             seen += os.read(ours, 65536)

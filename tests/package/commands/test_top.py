@@ -12,9 +12,11 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from package.records.test_exposition import samples
+from support.interrupts import interruptible
 from support.patience import ENDS
 from support.record_files import MadeCall
 from support.record_ranks import Ranks, ranks
@@ -109,10 +111,15 @@ def test_json_has_its_keys(held: Ranks, capsys: pytest.CaptureFixture[str]) -> N
     assert {*zero, *zero["call"], *group, *job, *job["processes"][0]} <= keys
 
 
+def _started(command: list[str], **options: Any) -> subprocess.Popen[Any]:
+    with interruptible():
+        return subprocess.Popen(command, **options)
+
+
 def test_json_again_and_again_is_a_line_each(held: Ranks) -> None:
     file = held.start()
     command = [*TOP, str(file.pid), "--json", "--interval", "0.05"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as running:
+    with _started(command, stdout=subprocess.PIPE) as running:
         assert running.stdout is not None
         lines = [json.loads(running.stdout.readline()) for _ in range(3)]
         running.send_signal(signal.SIGINT)
@@ -155,7 +162,7 @@ def test_a_file_for_prometheus(held: Ranks, tmp_path: Path) -> None:
 def test_a_server_for_prometheus(held: Ranks) -> None:
     file = held.held_up()[0]
     command = [*TOP, str(file.pid), "--prometheus", "127.0.0.1:0"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
+    with _started(command, stderr=subprocess.PIPE, text=True) as running:
         assert running.stderr is not None
         url = running.stderr.readline().split()[-1]
         try:
@@ -203,7 +210,7 @@ def test_the_help_has_the_statuses(capsys: pytest.CaptureFixture[str]) -> None:
 def test_lines_for_whoever_reads_no_terminal(held: Ranks) -> None:
     file = held.start()
     command = [*TOP, str(file.pid), "--interval", "0.05"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
+    with _started(command, stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None
         seen = ""
         while seen.count("job ") < 3:
