@@ -110,5 +110,5 @@ def _cannot(world: World) -> None:
 def test_a_folder_that_cannot_be_written_costs_a_warning(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     environment = {"FASTCOMM_DUMP": str(tmp_path / "file")}
-    run_ranks(2, _cannot, environment=environment, group_timeout=0.5)
+    run_ranks(2, _cannot, environment=environment, group_timeout=2.0)
     assert [each.name for each in tmp_path.iterdir()] == ["file"]
