@@ -21,7 +21,7 @@ MAGIC = int.from_bytes(b"fcrecord", "little")
 VERSION = 1
 
 PAGE = 4096
-HEADER_AT, NAMES_AT, GROUPS_AT = 0, PAGE, 2 * PAGE
+NAMES_AT, GROUPS_AT = PAGE, 2 * PAGE
 NUM_GROUPS, NUM_CALLS = 256, 8192
 GROUP_BYTES, CALL_BYTES = PAGE, 128
 CALLS_AT = GROUPS_AT + NUM_GROUPS * GROUP_BYTES
@@ -70,7 +70,6 @@ class _Clock:
             raise RecordsError("the clock was being set")
         if latest <= first or latest_ns <= self._ns:
             raise RecordsError("the clock runs backwards")
-        self._first = first
         self._ticks, self._span = latest - first, latest_ns - self._ns
 
     def ns(self, ticks: int) -> int:
