@@ -69,6 +69,23 @@ void make_even(Word& stamp) {
   stamp.store(stamp.load(std::memory_order_relaxed) + 1, std::memory_order_release);
 }
 
+bool read_whole(int fd, File& file) {
+  auto* const bytes = reinterpret_cast<char*>(&file);
+  for (size_t at = 0; at < sizeof(File);) {
+    const ssize_t part = pread(fd, bytes + at, sizeof(File) - at, static_cast<off_t>(at));
+    if (part <= 0) return false;
+    at += static_cast<size_t>(part);
+  }
+  return true;
+}
+
+/// Makes the stamp odd in a copy of an entry that was written meanwhile.
+template <class Entry>
+void mark_mixed(Entry& copy, const Entry& before, const Entry& after) {
+  const uint64_t stamp = copy.stamp;
+  if (before.stamp != stamp || after.stamp != stamp) copy.stamp = stamp | 1;
+}
+
 std::mutex g_groups;
 File* g_file = nullptr;
 std::string g_why_not;
@@ -249,15 +266,25 @@ CallRecord Records::begin(const AboutCall& about) noexcept {
 
 std::unique_ptr<File> copy_of_records(int fd) {
   if (fd < 0) return nullptr;
+  const auto before = std::make_unique<File>(), after = std::make_unique<File>();
   auto file = std::make_unique<File>();
-  auto* const bytes = reinterpret_cast<char*>(file.get());
-  for (size_t at = 0; at < sizeof(File);) {
-    const ssize_t part = pread(fd, bytes + at, sizeof(File) - at, static_cast<off_t>(at));
-    if (part <= 0) return nullptr;
-    at += static_cast<size_t>(part);
+  for (int attempt = 0; attempt < 100; ++attempt) {
+    // One after the other, by system calls of their own (Order, in the header).
+    if (!read_whole(fd, *before) || !read_whole(fd, *file) || !read_whole(fd, *after)) break;
+    if (file->header.magic != kMagic || file->header.version != kVersion) break;
+    const uint64_t clock = file->header.clock_after;
+    const bool is_set = clock % 2 == 0 && before->header.clock_before == clock &&
+                        file->header.clock_before == clock && after->header.clock_before == clock;
+    if (!is_set) continue;
+    for (int page = 0; page < kGroups; ++page) {
+      mark_mixed(file->groups[page], before->groups[page], after->groups[page]);
+    }
+    for (uint64_t call = 0; call < kCalls; ++call) {
+      mark_mixed(file->calls[call], before->calls[call], after->calls[call]);
+    }
+    return file;
   }
-  const bool known = file->header.magic == kMagic && file->header.version == kVersion;
-  return known ? std::move(file) : nullptr;
+  return nullptr;
 }
 
 }  // namespace fastcomm

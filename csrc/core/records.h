@@ -107,7 +107,7 @@ constexpr uint8_t outcome_of(ErrorCode code) { return static_cast<uint8_t>(code)
 }  // namespace records
 
 /// A copy of the file `fd`, of any process; nullptr if it is -1, cannot be read, or is not of this
-/// version. Entries that were written meanwhile may be mixed.
+/// version. Entries that were written meanwhile have odd stamps there.
 std::unique_ptr<records::File> copy_of_records(int fd);
 
 /// A call's record; by default none. Copies are of the same one. Nothing raises. All may be called

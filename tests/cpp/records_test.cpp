@@ -201,11 +201,42 @@ CASE(beside) {
   EXPECT(mixed == 0, mixed, " of ", whole, " places were mixed");
 }
 
+/// A copy of a file that is written has no place that it takes for whole and is not.
+CASE(copies) {
+  Records* const records = Records::open("");
+  EXPECT(records != nullptr && copy_of_records(-1) == nullptr);
+  if (records == nullptr) return;
+  std::atomic<bool> stop{false};
+  std::thread writer([&] {
+    for (uint64_t number = 0; !stop; ++number) {
+      Records::AboutCall about{};
+      about.sequence = about.count = about.bytes = number;
+      records->begin(about).end(kWell);
+    }
+  });
+  uint64_t whole = 0, mixed = 0;
+  for (int attempt = 0; attempt < 20; ++attempt) {
+    const auto copy = copy_of_records(records->fd());
+    EXPECT(copy != nullptr);
+    for (size_t at = 0; copy != nullptr && at < kCalls; ++at) {
+      const CallPlace& place = copy->calls[at];
+      if (place.stamp == 0 || place.stamp % 2 != 0) continue;
+      ++whole;
+      if (place.sequence != place.count || place.count != place.bytes) ++mixed;
+    }
+  }
+  stop = true;
+  writer.join();
+  EXPECT(whole > 0, whole);
+  EXPECT(mixed == 0, mixed, " of ", whole, " places were mixed");
+}
+
 /// What a child of fork() writes is not in its parent's file.
 CASE(fork) {
   Records* const records = Records::open("");
   EXPECT(records != nullptr && Records::open("") == records && records->fd() >= 0);
   if (records == nullptr) return;
+  const uint64_t first = records->file().header.next;
   const CallRecord open = records->begin({});
   const pid_t child = ::fork();
   if (child == 0) {
@@ -217,7 +248,8 @@ CASE(fork) {
   waitpid(child, &status, 0);
   EXPECT(status == 0, status);
   const File& file = records->file();
-  EXPECT(file.header.next == 1 && file.calls[0].ended == 0 && file.calls[1].stamp == 0);
+  EXPECT(file.header.next == first + 1 && file.calls[first % kCalls].ended == 0);
+  EXPECT(file.calls[(first + 1) % kCalls].stamp != 2 * first + 4);
   EXPECT(file.header.magic == kMagic && file.header.pid == getpid());
   EXPECT(ftruncate(records->fd(), 0) != 0 && ftruncate(records->fd(), sizeof(File) + 1) != 0);
 }
