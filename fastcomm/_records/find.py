@@ -100,6 +100,8 @@ def _files(pid: int) -> Iterator[tuple[int, tuple[int, int]]]:
         try:
             if os.readlink(path) != _LINK:
                 continue
+            if not os.lstat(path).st_mode & stat.S_IWUSR:
+                continue  # open for reading only: not a rank, but another that looks, as this does
             status = os.stat(path)
         except (FileNotFoundError, ProcessLookupError):
             continue

@@ -74,6 +74,17 @@ def test_a_dead_rank_is_read_through_a_peer(held: Ranks) -> None:
         assert by_rank[1].process is not None
 
 
+def test_others_that_look_hold_nothing(held: Ranks) -> None:
+    file = held.start()
+    looks = os.open(file.path, os.O_RDONLY)
+    try:
+        (rank,) = find.find(file.pid).ranks
+        assert rank.holders == (file.pid,)
+        assert os.getpid() not in {pid for rank in find.find().ranks for pid in rank.holders}
+    finally:
+        os.close(looks)
+
+
 def test_a_forked_child_owns_no_file(held: Ranks) -> None:
     file = held.start(forks=True)
     for pid in (file.pid, file.child):
