@@ -1,0 +1,108 @@
+"""Timelines as Perfetto's own trace processor loads them."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from support.made_ranks import BASE, left_alone, made_job, made_rank
+from support.perfetto import Loaded, loaded
+from support.record_files import MadeCall
+
+from fastcomm._records import saved
+from fastcomm._records.ranks import Rank
+from fastcomm._records.timeline import timeline
+
+_ROOT = Path(__file__).resolve().parents[3]
+
+_SLICES = """
+    select slice.name as name, ts, dur, depth, tid, process.pid as pid, process.name as process,
+        thread.name as track, extract_arg(slice.arg_set_id, 'args.bytes') as bytes
+    from slice join thread_track on slice.track_id = thread_track.id
+        join thread using (utid) join process using (upid)
+    order by slice.id
+"""
+_WAITED_FOR = """
+    select waits.name as name, count() as count, sum(waits.dur) as ns
+    from slice as waits where waits.name glob 'waiting for rank *' group by 1 order by 3 desc
+"""
+
+
+def _trace(ranks: Sequence[Rank]) -> tuple[bytes, list[dict[str, Any]]]:
+    trace = timeline(ranks)
+    return json.dumps(trace).encode(), trace["traceEvents"]
+
+
+def _ns(microseconds: float) -> int:
+    return round(microseconds * 1000)
+
+
+def _check_loaded(perfetto: Loaded, events: Sequence[dict[str, Any]]) -> None:
+    """All of a trace is there, where it was put; nothing was dropped or mended."""
+    sql = "select name, value from stats where severity in ('error', 'data_loss') and value > 0"
+    assert [(row.name, row.value) for row in perfetto.query(sql)] == []
+    processes = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+    tracks = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    expected = Counter(
+        (
+            *(event["name"], _ns(event["ts"]), _ns(event.get("dur", 0))),
+            *(processes[event["pid"]], tracks[event["tid"]]),
+            event.get("args", {}).get("bytes"),
+        )
+        for event in events
+        if event["ph"] in "Xi"
+    )
+    slices = perfetto.query(_SLICES)
+    assert expected == Counter(
+        (row.name, row.ts, row.dur, row.process, row.track, row.bytes) for row in slices
+    )
+    deep = {row.depth for row in slices if row.dur > 0}
+    assert deep <= {0, 1}
+    arrows = perfetto.query(
+        """
+        select a.name as sender, a.ts as begin, b.name as receiver, b.ts as ts from flow
+        join slice as a on slice_out = a.id join slice as b on slice_in = b.id
+        """
+    )
+    assert len(arrows) == sum(event["ph"] == "s" for event in events)
+    assert all(arrow.begin <= arrow.ts for arrow in arrows)
+
+
+def test_it_shows_what_was_written_and_the_straggler() -> None:
+    trace, events = _trace(made_job(4, 120, late=2))
+    with loaded(trace) as perfetto:
+        _check_loaded(perfetto, events)
+        assert perfetto.query(_WAITED_FOR)[0].name == "waiting for rank 2"
+        marks = perfetto.query("select name, dur from slice where name glob 'rank * is last, by *'")
+        assert sum(mark.name.startswith("rank 2 ") for mark in marks) > 0.8 * 120
+
+
+def test_calls_that_are_open_overlap_or_make_no_sense() -> None:
+    generator = random.Random(11)
+
+    def time() -> int:
+        return BASE + generator.randrange(1, 3000)
+
+    def call() -> MadeCall:
+        times = {"started": time() * generator.randrange(2), "ended": time() * generator.randrange(2)}
+        operation = generator.choice(["all_reduce", "send", "recv"])
+        return MadeCall(issued=time(), sequence=generator.randrange(10), operation=operation, **times)
+
+    ranks = [replace(rank, number=rank.number + 10) for rank in left_alone(4, 7, by=2)]
+    ranks += [made_rank(number, 3, [call() for _ in range(60)]) for number in range(3)]
+    trace, events = _trace(ranks)
+    with loaded(trace) as perfetto:
+        _check_loaded(perfetto, events)
+
+
+def test_a_job_that_was_kept() -> None:
+    job = saved.load(_ROOT / "benchmarks/results/late-rank.records")
+    trace, events = _trace(job.ranks)
+    with loaded(trace) as perfetto:
+        _check_loaded(perfetto, events)
+        assert perfetto.query(_WAITED_FOR)[0].name == "waiting for rank 2"
