@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -26,12 +27,14 @@ from support.direct import (
     train,
     weights,
 )
+from support.patience import until
 from support.ranks import World, run_ranks
 from support.tree import same_bits
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import fastcomm
+from fastcomm import distributed
 
 pytestmark = pytest.mark.accelerator
 
@@ -215,6 +218,8 @@ def _graph(world: World, kind: str) -> None:
         assert not fastcomm.is_shared(fastcomm.empty(300, device=device))
         del goes
         found = fastcomm.fused_all_reduce_(grads, comm_dtype=torch.bfloat16)
+    # No host sees what is replayed: a captured call has no number, and ends when it is captured.
+    assert [(call[3], call[-1]) for call in _told(0)[-4:]] == [(None, "ok")] * 4
     with module.stream(stream):
         for turn in range(20):
             for each in (static, twice, *grads):
@@ -237,6 +242,68 @@ def _graph(world: World, kind: str) -> None:
 
 def test_graphs_are_replayed_between_eager_calls() -> None:
     run_ranks(2, _graph, places.kind(), environment=SMALL)
+
+
+def _told(known: int) -> list[Any]:
+    """Return what records tell of the calls after the first so many."""
+    return [
+        (call.operation, call.engine, call.path, call.sequence, call.bytes, call.outcome)
+        for call in distributed.records()[known:]
+    ]
+
+
+def _called(world: World, kind: str) -> list[Any]:
+    """Call while the stream is busy; return what records tell then, and when all is done."""
+    device = joined_on(world, kind)
+    module = torch.get_device_module(kind)
+    tensor, parts = torch.ones(100, device=device), torch.empty(4000, device=device)
+    dist.barrier()
+    module.synchronize()
+    until(lambda: _told(0)[-1][-1] is not None, "the barrier's end in the records")
+    known = len(distributed.records())
+    side = module.Stream(device)
+    side.wait_stream(module.current_stream(device))
+    places.keep_busy(side, 500)
+    with module.stream(side):
+        dist.all_reduce(tensor)
+        work = dist.all_gather_into_tensor(parts, parts[:2000] + 1, async_op=True)
+        fastcomm.fused_all_reduce_([tensor, parts])
+    busy = _told(known)
+    work.wait()
+    module.synchronize()
+    until(lambda: all(call[-1] for call in _told(known)), "the ends of calls in the records")
+    return [busy, _told(known)]
+
+
+def test_records_of_calls_end_with_the_devices_work() -> None:
+    for busy, done in run_ranks(2, _called, places.kind(), environment=SMALL):
+        first = done[0][3]
+        assert done == [
+            ("all_reduce", "peer-to-peer", "one-shot", first, 400, "ok"),
+            ("all_gather_into_tensor", "peer-to-peer", "pipelined", first + 1, 8000, "ok"),
+            ("fused_all_reduce", "peer-to-peer", "pipelined", first + 2, 16_400, "ok"),
+        ]
+        assert busy == [(*call[:-1], None) for call in done]
+
+
+def _left_alone(world: World, kind: str) -> list[Any]:
+    device = joined_on(world, kind)
+    known = len(distributed.records())
+    if world.rank == 0:
+        group = dist.distributed_c10d._get_default_group()
+        group._get_backend(device).set_timeout(timedelta(seconds=1))
+        dist.all_reduce(torch.ones(20, device=device))
+        until(lambda: _told(known)[-1][-1] is not None, "the failed call's end in the records")
+        world.tell("it failed")
+    else:
+        world.hear("it failed")
+    return _told(known)
+
+
+def test_the_record_of_a_failed_call_has_its_error() -> None:
+    first, other = run_ranks(2, _left_alone, places.kind(), environment=SMALL)
+    assert [(call[0], call[-1]) for call in first] == [("all_reduce", "CollectiveTimeoutError")]
+    assert other == []
 
 
 def _recorded(world: World, kind: str) -> list[float]:

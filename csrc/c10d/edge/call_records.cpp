@@ -34,7 +34,7 @@ std::string names() {
     add("dtype", type, c10::getDtypeNames(static_cast<at::ScalarType>(type)).first);
   }
   add("dtype", static_cast<int>(at::ScalarType::Undefined), "none");
-  for (int path = 0; path <= static_cast<int>(Algorithm::kComposed); ++path) {
+  for (int path = 1; path <= static_cast<int>(Algorithm::kComposed); ++path) {
     add("path", path, algorithm_name(static_cast<Algorithm>(path)));
   }
   for (int engine = 0; engine < static_cast<int>(std::size(kEngines)); ++engine) {

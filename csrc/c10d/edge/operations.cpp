@@ -63,7 +63,7 @@ void end_with(const CallEnd& end, const WorkPtr& work) {
 
 /// Runs `body`; a call of which that raises has ended so.
 template <class Body>
-auto ending_if_it_raises(const CallRecord& record, const Body& body) {
+auto ending_if_it_raises(const CallRecord record, const Body& body) {
   try {
     return body();
   } catch (...) {
@@ -90,16 +90,15 @@ std::optional<WorkPtr> FastcommBackend::submit_if_taken(Request& request) {
   const auto submit = [&] {
     return in_block ? coalescing_.submit(*engine, request) : engine->submit(request);
   };
-  request.record = records_.begin(request, *engine, continuations_);
-  CallEnd end{{}, request.record};
+  request.end.record = records_.begin(request, *engine, continuations_);
   if (record_ != nullptr && record_->has_entries() &&
       !engine->tells_itself()) {  // what is refused stays, not ended
-    end.entry =
+    request.end.entry =
         record_->begin(recorded(request, rank_, options_->timeout), getGroupUid(), getGroupDesc());
   }
-  return ending_if_it_raises(request.record, [&] {
+  return ending_if_it_raises(request.end.record, [&] {
     WorkPtr work = submit();
-    end_with(end, work);
+    end_with(request.end, work);
     return work;
   });
 }
@@ -267,9 +266,10 @@ void FastcommBackend::monitoredBarrier(const ::c10d::BarrierOptions& opts, bool 
   request.kind = OpKind::kBarrier;
   translating([&] {
     Engine& engine = engines_->host_here(unset ? options_->timeout : opts.timeout);
-    request.record = records_.begin(request, engine, continuations_);
-    ending_if_it_raises(request.record, [&] { engine.monitored_barrier(opts, wait_all_ranks); });
-    request.record.end(records::kWell);
+    request.end.record = records_.begin(request, engine, continuations_);
+    const CallRecord& record = request.end.record;
+    ending_if_it_raises(record, [&] { engine.monitored_barrier(opts, wait_all_ranks); });
+    record.end(records::kWell);
   });
 }
 

@@ -9,9 +9,9 @@
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <vector>
 
+#include "c10d/life/call_end.h"
 #include "coll/operations.h"
 #include "core/clock.h"
-#include "core/records.h"
 #include "core/types.h"
 
 namespace fastcomm {
@@ -46,8 +46,11 @@ struct Request {
   /// Of operations over lists (fused_all_reduce and its kin).
   const GradientOptions* gradients = nullptr;
   Tensors* results = nullptr;  // set when the call is put together
-  CallRecord record{};         // told by engines of numbers and starts
   Forward forward{};           // none for operations that torch does not have
+  /// What is written down of the call: engines tell `end.record` of numbers and starts, and the edge
+  /// ends it with the work. An engine whose synchronous calls go on after submit() takes it away,
+  /// and ends it.
+  mutable CallEnd end{};
 
   const char* name() const { return op_kind_name(kind); }
   /// For a profiler, in c10d's words.

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "c10d/works/call_end.h"
+#include "c10d/life/call_end.h"
 #include "c10d/works/continuations.h"
 
 namespace fastcomm {

@@ -98,6 +98,8 @@ class PeerCollectives {
   /// their bounds, and makes the channel useless. Returns the sequence number told to peers, 0 for
   /// one that graphs replay.
   uint64_t enqueue(const Call& call, int channel, cudaStream_t stream, uint64_t timeout_ns = 0);
+  /// What enqueue() returns next for a channel that graphs do not replay. Not beside it.
+  uint64_t next_number(int channel) const { return channels_[channel].operations; }
   /// True if such an operation is one launch, besides those that gather and scatter a message in
   /// pieces; the same on all ranks.
   bool is_one_launch(const Call& call) const;

@@ -89,9 +89,13 @@ def test_calls_that_are_open_overlap_or_make_no_sense() -> None:
         return BASE + generator.randrange(1, 3000)
 
     def call() -> MadeCall:
-        times = {"started": time() * generator.randrange(2), "ended": time() * generator.randrange(2)}
-        operation = generator.choice(["all_reduce", "send", "recv"])
-        return MadeCall(issued=time(), sequence=generator.randrange(10), operation=operation, **times)
+        return MadeCall(
+            issued=time(),
+            started=time() * generator.randrange(2),
+            ended=time() * generator.randrange(2),
+            sequence=generator.randrange(10),
+            operation=generator.choice(["all_reduce", "send", "recv"]),
+        )
 
     ranks = [replace(rank, number=rank.number + 10) for rank in left_alone(4, 7, by=2)]
     ranks += [made_rank(number, 3, [call() for _ in range(60)]) for number in range(3)]

@@ -152,6 +152,7 @@ WorkPtr CudaEngine::enqueue(const Request& request, Prepared made, bool is_last)
     if (steps != nullptr && steps->instead) steps->instead();
     return CudaWork::failed(about(), failure);
   }
+  const bool is_one_launch = group_->is_one_launch(made.call);
   std::optional<CudaWork::Call> call;
   if (request.async) call.emplace(about());
   wake();  // raises if there is no thread, before anything is enqueued
@@ -163,6 +164,13 @@ WorkPtr CudaEngine::enqueue(const Request& request, Prepared made, bool is_last)
     throw;
   }
   wake();  // they may have looked, and slept, before there was anything to see
+  if (is_last) {
+    const bool is_captured = flight->about.capture != 0;
+    const Algorithm path = is_one_launch ? Algorithm::kOneShot : Algorithm::kPipelined;
+    request.end.record.number(is_captured ? records::kNoSequence : flight->about.number,
+                              static_cast<uint8_t>(path));
+    if (!request.async) flight->end_with(std::exchange(request.end, {}));
+  }
   if (!request.async) return nullptr;  // means "done" to c10d for a synchronous call
   return c10::make_intrusive<CudaWork>(std::move(*call), std::move(flight));
 }

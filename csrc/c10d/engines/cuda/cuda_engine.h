@@ -44,6 +44,7 @@ class CudaEngine final : public Engine {
   Selection explain(const Query& query) const override;
   WorkPtr submit(const Request& request) override;
   uint64_t submitted() const override { return calls_; }
+  uint64_t next_number() const override { return group_->next_number(); }
 
   std::exception_ptr failure() const override { return group_->failure(); }
   void fail(const std::exception_ptr& why) override { group_->note(why); }

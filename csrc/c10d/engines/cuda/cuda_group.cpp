@@ -59,17 +59,18 @@ void Flight::let_go() {
   std::swap(gone, held_);
 }
 
-void Flight::set_ended_well() {
-  ended_well_.store(true, std::memory_order_release);
+void Flight::set_over(const std::exception_ptr& failure) {
+  if (failure == nullptr) ended_well_.store(true, std::memory_order_release);
   // With the lock, after the mark: end_with() had the lock before, and what it told is here; or it
   // has it later, and sees the mark.
   const std::lock_guard<std::mutex> lock(mutex_);
-  std::exchange(written_, {}).end(nullptr);
+  std::exchange(written_, {}).end(failure);
 }
 
 void Flight::end_with(const CallEnd& end) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  ended_well() ? end.end(nullptr) : void(written_ = end);
+  // No host sees what is replayed: a captured call has ended when it is captured.
+  ended_well() || about.capture != 0 ? end.end(nullptr) : void(written_ = end);
 }
 
 CudaGroup::CudaGroup(OutOfBand& out_of_band, std::shared_ptr<Communicator> beside, int device,
@@ -133,6 +134,7 @@ CudaGroup::CudaGroup(OutOfBand& out_of_band, std::shared_ptr<Communicator> besid
     text = problems_of_all(
         out_of_band, problem_in([&] { trial->run(kEager, nanoseconds(options_.timeout) / 2); }));
   }
+  next_number_ = collectives_ == nullptr ? 0 : collectives_->next_number(kEager);
   if (text.empty()) return;
   collectives_.reset();
   windows_->leave(out_of_band);
@@ -180,6 +182,7 @@ FlightPtr CudaGroup::submit(Prepared made, Milliseconds timeout, bool async) {
     } else {
       last_ = flight;
       ++issued_;
+      next_number_.store(number + 1, std::memory_order_relaxed);
       const std::lock_guard<std::mutex> flying(flying_);
       flights_.push_back(flight);
     }

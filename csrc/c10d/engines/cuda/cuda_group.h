@@ -64,8 +64,9 @@ class Flight {
   bool passed() const { return end_.query(); }
   /// True if it is known to have ended well: later failures are not about it.
   bool ended_well() const { return ended_well_.load(std::memory_order_acquire); }
-  void set_ended_well();
-  /// Ends what is written down of the call once it is known to have ended well.
+  /// The device has done it, well or in the group's failure.
+  void set_over(const std::exception_ptr& failure);
+  /// Ends what is written down of the call once it is known to be over.
   void end_with(const CallEnd& end);
   /// Lets the stream wait until it is done. If the operation was issued on that stream, the tensors
   /// are let go: from there on they are in its order, as after any other work in it. For a captured
@@ -131,6 +132,8 @@ class CudaGroup {
   const std::string& how() const { return how_; }
   /// A stream for marks, which does nothing but wait.
   const c10::Stream& marks() const { return marks_; }
+  /// The number of the next operation that is not captured.
+  uint64_t next_number() const { return next_number_.load(std::memory_order_relaxed); }
   /// PeerCollectives::is_one_launch.
   bool is_one_launch(const Call& call) const { return collectives_->is_one_launch(call); }
   /// PeerCollectives::reduces.
@@ -246,6 +249,7 @@ class CudaGroup {
   const c10::Stream stream_;  // for asynchronous operations
   const c10::Stream marks_;
   std::atomic<bool> captures_{false};
+  std::atomic<uint64_t> next_number_{0};
 
   std::mutex growing_;         // before submitting_
   std::string why_no_growth_;  // under growing_; "": it may grow

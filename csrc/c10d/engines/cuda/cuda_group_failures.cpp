@@ -128,7 +128,7 @@ bool CudaGroup::is_over(Flight& flight) {
     return true;  // a lost device does nothing any more
   }
   // After that, since the failure of an operation is recorded before it has passed.
-  if (passed && failure() == nullptr) flight.set_ended_well();
+  if (passed) flight.set_over(failure());
   return passed;
 }
 

@@ -37,7 +37,7 @@ WorkPtr HostPeers::submit(const Request& request, Milliseconds timeout,
   check_not_forked([&] { return whole_.delegate()->front(message.subject); });
   auto work = c10::make_intrusive<HostPeerWork>(failures_, inside_, std::move(message), tensor,
                                                 timeout, std::move(continuations));
-  work->tell(request.record);
+  work->tell(request.end.record);
   if (!is_send) return receive(std::move(work));
   if (work->start()) return work;
   return by_whole(*work);

@@ -40,7 +40,7 @@ WorkPtr NativeEngine::submit(const Request& request) {
   WorkPtr work;
   for (Prepared& each : calls) {
     const bool is_last = &each == &calls.back();
-    if (&each == &calls.front()) each.call.record = request.record;
+    if (&each == &calls.front()) each.call.record = request.end.record;
     work = launch(request, each, is_last);
     if (!is_last && work != nullptr && work->isCompleted() && !work->isSuccess()) break;
   }
@@ -75,7 +75,7 @@ WorkPtr NativeEngine::exchange(const Request& request) {
   is_send ? require_dense(name, tensor) : require_writable(name, tensor);
   static_assert(PeerCall::kAnyRank == Request::kNoRank);
   return PeerWork::start(group(), tensor, is_send, request.peer, request.tag,
-                         timeout_or_default(request.timeout), continuations(), request.record);
+                         timeout_or_default(request.timeout), continuations(), request.end.record);
 }
 
 void NativeEngine::monitored_barrier(const ::c10d::BarrierOptions& opts, bool wait_all_ranks) {
