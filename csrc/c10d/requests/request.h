@@ -47,7 +47,7 @@ struct Request {
   const GradientOptions* gradients = nullptr;
   Tensors* results = nullptr;  // set when the call is put together
   Forward forward{};           // none for operations that torch does not have
-  /// What is written down of the call: engines tell `end.record` of numbers and starts, and the edge
+  /// What is written down of the call. Engines tell `end.record` of numbers and starts; the edge
   /// ends it with the work. An engine whose synchronous calls go on after submit() takes it away,
   /// and ends it.
   mutable CallEnd end{};
