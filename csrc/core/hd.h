@@ -17,7 +17,7 @@
 #include "shim/shared_memory.h"
 #else
 #define FC_INTERLEAVE() ((void)0)
-#define FC_YIELD() ((void)0)
+#define FC_YIELD(polls) static_cast<void>(polls)
 #endif
 
 #if defined(__CUDACC__)
@@ -134,8 +134,7 @@ FC_HD void back_off(uint32_t polls) {
   const uint32_t steps = polls - kWithoutSleep;
   __nanosleep(steps < kMostNs / kStepNs ? steps * kStepNs : kMostNs);
 #else
-  static_cast<void>(polls);
-  FC_YIELD();
+  FC_YIELD(polls);
 #endif
 }
 

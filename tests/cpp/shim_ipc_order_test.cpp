@@ -127,7 +127,7 @@ __global__ void say_alone(char* window, uint32_t value, bool alone) {
   store_flag(reinterpret_cast<uint32_t*>(window), value);
 }
 __global__ void hear(const char* window, uint32_t value) {
-  while (!reached(load_flag(reinterpret_cast<const uint32_t*>(window)), value)) FC_YIELD();
+  while (!reached(load_flag(reinterpret_cast<const uint32_t*>(window)), value)) FC_YIELD(0);
 }
 
 /// Each kind of order, present and missing. Ranks meet by their sockets, which order nothing here.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <sched.h>
+#include <time.h>
 
 #include <atomic>
 #include <cstdint>
@@ -23,7 +24,15 @@ inline void interleave() {
   if ((state >> 62) == 0) sched_yield();
 }
 
+/// Between two polls of a wait: yields, and after a thousand polls sleeps, since threads that only yield
+/// take the processors from those that they wait for, and from the tests beside them.
+inline void yield_or_sleep(uint32_t polls) {
+  constexpr uint32_t kWithoutSleep = 1000;
+  constexpr timespec kSleep{0, 20'000};
+  polls < kWithoutSleep ? sched_yield() : nanosleep(&kSleep, nullptr);
+}
+
 }  // namespace fastcomm
 
 #define FC_INTERLEAVE() ::fastcomm::interleave()
-#define FC_YIELD() sched_yield()
+#define FC_YIELD(polls) ::fastcomm::yield_or_sleep(polls)
