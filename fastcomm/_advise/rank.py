@@ -99,24 +99,26 @@ def beside_each_other(compute: Callable[[], None], size: int, seconds: dict[int,
     """Return the speeds of a computation and of messages of a size while both go on."""
     compute()
     one = _slowest(statistics.median(_timed(compute) for _ in range(ROUNDS)))
-    times = max(1, round(0.05 / one))
+    repeats = max(1, round(0.05 / one))
     # They outlast the computation, however slow it becomes.
-    count = min(400, round(3 * times * one / seconds[size]) + 2)
+    count = min(400, round(3 * repeats * one / seconds[size]) + 2)
     turns = _messages(size)
     alone, beside, total = [], [], []
     for _ in range(ROUNDS):
         dist.barrier()
-        alone.append(_timed(compute, times))
+        alone.append(_timed(compute, repeats))
         dist.barrier()
         begin = time.perf_counter()
         works = [
             dist.all_reduce(turns[number % len(turns)], async_op=True) for number in range(count)
         ]
-        beside.append(_timed(compute, times))
+        beside.append(_timed(compute, repeats))
         for work in works:
             work.wait()
         total.append(time.perf_counter() - begin)
-    without, both, all_of_it = (_slowest(statistics.median(each)) for each in (alone, beside, total))
+    without, both, all_of_it = (
+        _slowest(statistics.median(times)) for times in (alone, beside, total)
+    )
     moved = count * seconds[size] - max(0.0, all_of_it - both)  # beside it, in seconds alone
     return Speeds(min(1.0, without / both), min(1.0, max(0.01, moved / both)))
 

@@ -34,6 +34,9 @@ class Speeds:
                 raise ValueError(f"a speed of {speed}: it lies above 0 and is at most 1")
 
 
+AS_ALONE = Speeds()
+
+
 @dataclass(frozen=True)
 class Replayed:
     """What became of a backward pass, in seconds since it began."""
@@ -48,7 +51,7 @@ class Replayed:
         return self.end - self.computed
 
 
-def replay(backward: float, messages: Sequence[Message], speeds: Speeds = Speeds()) -> Replayed:
+def replay(backward: float, messages: Sequence[Message], speeds: Speeds = AS_ALONE) -> Replayed:
     """Let messages go one after the other, each once it is ready, beside the backward pass.
 
     Args:

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from fastcomm._advise.replay import Message, Speeds, replay
+from fastcomm._advise.replay import AS_ALONE, Message, Speeds, replay
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,7 @@ class Step:
         """The step without communication."""
         return self.begin + self.forward + self.backward + self.finish + self.optimizer
 
-    def with_communication(
-        self, cost: Callable[[int], float], speeds: Speeds = Speeds()
-    ) -> float:
+    def with_communication(self, cost: Callable[[int], float], speeds: Speeds = AS_ALONE) -> float:
         """Return the step's time if reducing a bucket of so many bytes takes ``cost``."""
         messages = [Message(bucket.ready, cost(bucket.bytes)) for bucket in self.buckets]
         return self.alone - self.backward + replay(self.backward, messages, speeds).end
@@ -51,7 +49,10 @@ def median(steps: Sequence[Step]) -> Step:
     """
     sizes = [bucket.bytes for bucket in steps[-1].buckets]
     alike = [step for step in steps if [bucket.bytes for bucket in step.buckets] == sizes]
-    ready = [statistics.median(each) for each in zip(*([b.ready for b in s.buckets] for s in alike))]
+    ready = [
+        statistics.median(step.buckets[place].ready for step in alike)
+        for place in range(len(sizes))
+    ]
     return Step(
         begin=statistics.median(step.begin for step in alike),
         forward=statistics.median(step.forward for step in alike),

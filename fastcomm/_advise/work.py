@@ -31,7 +31,7 @@ class Work:
     optimizer: torch.optim.Optimizer | None = None
 
     def optimizer_or_sgd(self) -> torch.optim.Optimizer:
-        """Return the optimizer; a step of it changes the weights by next to nothing if it is ours."""
+        """Return the optimizer, or one whose steps change next to nothing."""
         if self.optimizer is not None:
             return self.optimizer
         return torch.optim.SGD(self.model.parameters(), lr=1e-6)

@@ -1,4 +1,4 @@
-"""Timelines against what they must be, where arithmetic says so, and against small steps of time."""
+"""Timelines against what arithmetic says, and against a clock with small steps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from fastcomm._advise.replay import Message, Replayed, Speeds, replay
 
 _seconds = st.floats(0.0, 1.0)
 _speeds = st.builds(Speeds, *[st.floats(0.2, 1.0)] * 2)
-_messages = st.lists(st.builds(Message, _seconds, _seconds), max_size=6)
+_messages = st.lists(st.builds(Message, _seconds, _seconds), max_size=6).map(
+    lambda messages: sorted(messages, key=lambda message: message.ready)
+)
 
 
 def _by_small_steps(backward: float, messages: list[Message], speeds: Speeds) -> Replayed:
