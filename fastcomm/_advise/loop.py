@@ -42,7 +42,7 @@ class Parts:
 class _Clock:
     """Gives time to the part that is going on."""
 
-    since: float = field(default_factory=time.perf_counter)
+    since: float = field(default_factory=lambda: time.perf_counter())
     part: str = "loading"
     parts: Parts = field(default_factory=Parts)
 
