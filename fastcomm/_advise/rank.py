@@ -47,7 +47,7 @@ def record(work: Work, steps: int) -> Step:
     """Return the medians of a step in DDP whose buckets are not sent."""
     issued: list[tuple[int, float]] = []  # bytes, and when
 
-    def keep(_: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    def keep(bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         buffer = bucket.buffer()
         issued.append((buffer.nbytes, time.perf_counter()))
         done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
@@ -55,7 +55,8 @@ def record(work: Work, steps: int) -> Step:
         return done
 
     model = DistributedDataParallel(work.model)
-    model.register_comm_hook(None, keep)
+    # A lambda, since DDP refuses annotations that are strings.
+    model.register_comm_hook(None, lambda _, bucket: keep(bucket))
     optimizer = work.optimizer_or_sgd()
     found = []
     for _ in range(WARM_UP + steps):
