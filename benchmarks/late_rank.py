@@ -26,8 +26,7 @@ from fastcomm._measure.launch import launch
 from fastcomm._measure.rank import Rank
 
 RANKS, LATE = 4, 2
-LOADING_S = {LATE: 0.005}
-OTHERS_LOADING_S = 0.002
+LATE_S, OTHERS_S = 0.005, 0.002  # how long data take
 
 
 def _train(rank: Rank, steps: int, file: str) -> str:
@@ -37,7 +36,7 @@ def _train(rank: Rank, steps: int, file: str) -> str:
     model = DistributedDataParallel(nn.Sequential(*(nn.Linear(64, 64) for _ in range(3))))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     for _ in range(steps):
-        time.sleep(LOADING_S.get(rank.rank, OTHERS_LOADING_S))
+        time.sleep(LATE_S if rank.rank == LATE else OTHERS_S)
         optimizer.zero_grad()
         model(torch.randn(8, 64)).sum().backward()
         optimizer.step()

@@ -29,8 +29,6 @@ from pathlib import Path
 
 from tabulate import tabulate
 
-from fastcomm._measure.environment import describe
-
 Times = dict[str, float]  # microseconds of a row
 _BATCHES = 9
 _STEPS_OF = 20  # calls: a step of DDP takes that many times as long, or longer
@@ -186,6 +184,8 @@ def main() -> None:
     split = given.index("--") if "--" in given else len(given)
     options, bench = parser.parse_args(given[:split]), given[split + 1 :]
     sides: list[Side] = options.sides
+    from fastcomm._measure.environment import describe  # not in ranks, which are bound before
+
     names = [side.name for side in sides]
     turns: list[list[Times]] = []
     for turn in range(options.turns):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -178,7 +179,7 @@ def test_a_timeout(world: World) -> None:
         (late,) = calls
         assert late.outcome == "CollectiveTimeoutError" and late.ended is not None
         assert late.started is None
-        assert 0.9e9 < late.ended - late.issued < 20e9
+        assert 0.9e9 < late.ended - late.issued < 10e9
     dist.barrier()
 
 
@@ -282,7 +283,8 @@ def test_a_timeout_says_what_the_missing_rank_does(world: World) -> None:
     if world.rank == 0:
         with pytest.raises(fastcomm.CollectiveTimeoutError, match="not called it") as caught:
             dist.all_reduce(torch.ones(1), group=group)
-        assert ": in recv, for " in str(caught.value)
+        said = str(caught.value)
+        assert re.search(r": in recv, for \d+(\.\d+)? s, (sleeping|running)", said), said
         dist.send(torch.ones(1), 1)
     else:
         dist.recv(torch.ones(1), 0)

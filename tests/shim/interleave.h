@@ -24,8 +24,8 @@ inline void interleave() {
   if ((state >> 62) == 0) sched_yield();
 }
 
-/// Between two polls of a wait: yields, and after a thousand sleeps. Threads that only yield take
-/// the processors from those that they wait for, and from the tests beside them.
+/// Between two polls of a wait: yields at first, and sleeps from the thousandth poll on. Threads
+/// that only yield take the processors from those that they wait for, and from tests beside them.
 inline void yield_or_sleep(uint32_t polls) {
   constexpr uint32_t kWithoutSleep = 1000;
   constexpr timespec kSleep{0, 20'000};

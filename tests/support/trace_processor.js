@@ -1,6 +1,7 @@
 // Perfetto's trace processor as its web page runs it, over pipes: what is read from standard input
 // goes to it as requests (TraceProcessorRpcStream), and its answers go to standard output.
-// Arguments: the folder of the page's files. Its worker expects a browser: what it asks of one is here.
+// Argument: the folder of the page's files. Its worker expects a browser: what it asks of one is
+// here.
 "use strict";
 const fs = require("fs");
 const path = require("path");
@@ -17,7 +18,8 @@ class XMLHttpRequest {
     this.file = file;
   }
   send() {
-    this.response = new Uint8Array(fs.readFileSync(path.join(folder, path.basename(this.file)))).buffer;
+    const data = fs.readFileSync(path.join(folder, path.basename(this.file)));
+    this.response = new Uint8Array(data).buffer;
   }
 }
 

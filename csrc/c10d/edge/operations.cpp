@@ -61,7 +61,8 @@ void end_with(const CallEnd& end, const WorkPtr& work) {
   }
 }
 
-/// Runs `body`; a call of which that raises has ended so.
+/// Runs `body`; a call of which that raises has ended so. The record by value: an engine may take
+/// away the request's.
 template <class Body>
 auto ending_if_it_raises(const CallRecord record, const Body& body) {
   try {

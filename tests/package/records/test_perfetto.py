@@ -21,15 +21,21 @@ from fastcomm._records.timeline import timeline
 _ROOT = Path(__file__).resolve().parents[3]
 
 _SLICES = """
-    select slice.name as name, ts, dur, depth, tid, process.pid as pid, process.name as process,
-        thread.name as track, extract_arg(slice.arg_set_id, 'args.bytes') as bytes
+    select slice.name as name, ts, dur, depth, process.name as process, thread.name as track,
+        extract_arg(slice.arg_set_id, 'args.bytes') as bytes
     from slice join thread_track on slice.track_id = thread_track.id
         join thread using (utid) join process using (upid)
-    order by slice.id
 """
 _WAITED_FOR = """
-    select waits.name as name, count() as count, sum(waits.dur) as ns
-    from slice as waits where waits.name glob 'waiting for rank *' group by 1 order by 3 desc
+    select name, sum(dur) as ns from slice where name glob 'waiting for rank *'
+    group by 1 order by 2 desc
+"""
+_ARROWS = """
+    select a.ts as begin, a.dur as length, begins.tid as sender, b.ts as ts, b.dur as dur,
+        ends.tid as receiver
+    from flow join slice as a on slice_out = a.id join slice as b on slice_in = b.id
+        join thread_track as x on a.track_id = x.id join thread as begins on x.utid = begins.utid
+        join thread_track as y on b.track_id = y.id join thread as ends on y.utid = ends.utid
 """
 
 
@@ -63,14 +69,17 @@ def _check_loaded(perfetto: Loaded, events: Sequence[dict[str, Any]]) -> None:
     )
     deep = {row.depth for row in slices if row.dur > 0}
     assert deep <= {0, 1}
-    arrows = perfetto.query(
-        """
-        select a.name as sender, a.ts as begin, b.name as receiver, b.ts as ts from flow
-        join slice as a on slice_out = a.id join slice as b on slice_in = b.id
-        """
+    arrows = perfetto.query(_ARROWS)
+    begins = {event["id"]: event for event in events if event["ph"] == "s"}
+    ends = {event["id"]: event for event in events if event["ph"] == "f"}
+    assert Counter((arrow.sender, arrow.receiver) for arrow in arrows) == Counter(
+        (begin["tid"], ends[number]["tid"]) for number, begin in begins.items()
     )
-    assert len(arrows) == sum(event["ph"] == "s" for event in events)
-    assert all(arrow.begin <= arrow.ts for arrow in arrows)
+    left = Counter((event["tid"], _ns(event["ts"])) for event in begins.values())
+    for (tid, time), count in left.items():
+        leaving = [each for each in arrows if each.sender == tid]
+        assert sum(each.begin <= time <= each.begin + each.length for each in leaving) >= count
+    assert all(arrow.begin <= arrow.ts + arrow.dur for arrow in arrows)
 
 
 def test_it_shows_what_was_written_and_the_straggler() -> None:
@@ -78,7 +87,7 @@ def test_it_shows_what_was_written_and_the_straggler() -> None:
     with loaded(trace) as perfetto:
         _check_loaded(perfetto, events)
         assert perfetto.query(_WAITED_FOR)[0].name == "waiting for rank 2"
-        marks = perfetto.query("select name, dur from slice where name glob 'rank * is last, by *'")
+        marks = perfetto.query("select name from slice where name glob 'rank * is last, by *'")
         assert sum(mark.name.startswith("rank 2 ") for mark in marks) > 0.8 * 120
 
 

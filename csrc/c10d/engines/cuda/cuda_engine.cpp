@@ -105,24 +105,28 @@ bool CudaEngine::takes(const Query& query) const {
          (!(row.reduces || row.takes_list) || kernels_.count({query.dtype, reduction(query)}) != 0);
 }
 
+Algorithm CudaEngine::path_of(const Call& call) const {
+  return group_->is_one_launch(call) ? Algorithm::kOneShot : Algorithm::kPipelined;
+}
+
 Selection CudaEngine::explain(const Query& query) const {
   Call call;
   call.kind = query.kind;
   call.dtype = query.dtype;
   call.op = reduction(query);
   call.count = query.bytes / dtype_size(query.dtype);
-  const bool at_once = group_->is_one_launch(call);
+  const Algorithm path = path_of(call);
+  const bool at_once = path == Algorithm::kOneShot;
   const CudaGroup::Options& options = group_->options();
   const bool on_devices = options.home == WindowHome::kDevices;
-  return {at_once ? Algorithm::kOneShot : Algorithm::kPipelined,
-          concat("the ranks' devices ",
-                 on_devices ? "reach each other's memory" : "share pinned memory of the host",
-                 ": they meet",
-                 at_once ? " in the kernel that does the work"
-                         : ", one kernel a rank does the work, and they meet again",
-                 ". In one launch where a rank reads at most ", options.slot_bytes, " bytes (",
-                 chosen_by_text(options.slot_by, "FASTCOMM_ONE_SHOT_BYTES"), ")",
-                 on_devices ? group_->how() : concat(". Not each other's: ", options.why))};
+  return {path, concat("the ranks' devices ",
+                       on_devices ? "reach each other's memory" : "share pinned memory of the host",
+                       ": they meet",
+                       at_once ? " in the kernel that does the work"
+                               : ", one kernel a rank does the work, and they meet again",
+                       ". In one launch where a rank reads at most ", options.slot_bytes,
+                       " bytes (", chosen_by_text(options.slot_by, "FASTCOMM_ONE_SHOT_BYTES"), ")",
+                       on_devices ? group_->how() : concat(". Not each other's: ", options.why))};
 }
 
 at::Tensor CudaEngine::shared_empty(at::IntArrayRef sizes, at::ScalarType dtype, std::string& why) {
@@ -152,7 +156,7 @@ WorkPtr CudaEngine::enqueue(const Request& request, Prepared made, bool is_last)
     if (steps != nullptr && steps->instead) steps->instead();
     return CudaWork::failed(about(), failure);
   }
-  const bool is_one_launch = group_->is_one_launch(made.call);
+  const Algorithm path = path_of(made.call);
   std::optional<CudaWork::Call> call;
   if (request.async) call.emplace(about());
   wake();  // raises if there is no thread, before anything is enqueued
@@ -166,7 +170,6 @@ WorkPtr CudaEngine::enqueue(const Request& request, Prepared made, bool is_last)
   wake();  // they may have looked, and slept, before there was anything to see
   if (is_last) {
     const bool is_captured = flight->about.capture != 0;
-    const Algorithm path = is_one_launch ? Algorithm::kOneShot : Algorithm::kPipelined;
     request.end.record.number(is_captured ? records::kNoSequence : flight->about.number,
                               static_cast<uint8_t>(path));
     if (!request.async) flight->end_with(std::exchange(request.end, {}));

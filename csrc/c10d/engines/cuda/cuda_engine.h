@@ -57,6 +57,8 @@ class CudaEngine final : public Engine {
   /// True if kernels can move all of them; and reduce them.
   bool moves(at::TensorList tensors) const;
   bool reduces(at::TensorList tensors, const ::c10d::ReduceOp& op) const;
+  /// The way of such an operation, on all ranks alike.
+  Algorithm path_of(const Call& call) const;
   void wake();
   /// `is_last` of its request: calls end in order, so its work stands for all.
   WorkPtr enqueue(const Request& request, Prepared made, bool is_last);

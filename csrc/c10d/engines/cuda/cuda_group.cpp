@@ -61,16 +61,18 @@ void Flight::let_go() {
 
 void Flight::set_over(const std::exception_ptr& failure) {
   if (failure == nullptr) ended_well_.store(true, std::memory_order_release);
-  // With the lock, after the mark: end_with() had the lock before, and what it told is here; or it
-  // has it later, and sees the mark.
+  // The lock decides: end_with() had it before, and what it told is here; or has it later, and sees
+  // that this is over, and how.
   const std::lock_guard<std::mutex> lock(mutex_);
+  if (std::exchange(over_, true)) return;
+  failure_ = failure;
   std::exchange(written_, {}).end(failure);
 }
 
 void Flight::end_with(const CallEnd& end) {
   const std::lock_guard<std::mutex> lock(mutex_);
   // No host sees what is replayed: a captured call has ended when it is captured.
-  ended_well() || about.capture != 0 ? end.end(nullptr) : void(written_ = end);
+  over_ || about.capture != 0 ? end.end(failure_) : void(written_ = end);
 }
 
 CudaGroup::CudaGroup(OutOfBand& out_of_band, std::shared_ptr<Communicator> beside, int device,
@@ -182,6 +184,7 @@ FlightPtr CudaGroup::submit(Prepared made, Milliseconds timeout, bool async) {
     } else {
       last_ = flight;
       ++issued_;
+      // Relaxed: what a record shows until it is told its number; nothing is ordered by it.
       next_number_.store(number + 1, std::memory_order_relaxed);
       const std::lock_guard<std::mutex> flying(flying_);
       flights_.push_back(flight);

@@ -89,6 +89,8 @@ class Flight {
   std::atomic<bool> ended_well_{false};
   std::mutex mutex_;  // guards the members below
   Held held_;
+  bool over_ = false;  // set_over(); `failure_` tells how
+  std::exception_ptr failure_;
   CallEnd written_;
 };
 using FlightPtr = std::shared_ptr<Flight>;

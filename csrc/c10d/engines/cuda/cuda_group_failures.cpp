@@ -124,7 +124,8 @@ bool CudaGroup::is_over(Flight& flight) {
         const BesideCaptures others(device_);
         passed = flight.passed();
       })) {
-    give_up(flight.name(), ErrorCode::kSystem, what_of(error), -1, flight.about.number);
+    flight.set_over(
+        give_up(flight.name(), ErrorCode::kSystem, what_of(error), -1, flight.about.number));
     return true;  // a lost device does nothing any more
   }
   // After that, since the failure of an operation is recorded before it has passed.
