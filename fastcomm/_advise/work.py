@@ -65,13 +65,9 @@ class Work:
         """
         return Work(self.model, _first(self.sample, parts), self.loss_fn, self.optimizer)
 
-    @property
-    def rows(self) -> int:
-        """Size of the batch: of the first tensor's first dimension."""
-        for tensor in _tensors(self.sample):
-            if tensor.dim() > 0:
-                return tensor.shape[0]
-        raise ValueError("the sample has no tensor with rows, so its batch has no size")
+def rows_of(value: Any) -> int:
+    """Return the size of a batch: of the first tensor's first dimension; 0 without one."""
+    return next((tensor.shape[0] for tensor in _tensors(value) if tensor.dim() > 0), 0)
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:

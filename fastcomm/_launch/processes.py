@@ -12,8 +12,9 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
@@ -92,9 +93,26 @@ def run(
     environment: Mapping[str, str],
     interrupted_s: float = 0.0,
 ) -> Outcome:
-    """Run a task as one rank for each share, to the end of all of them.
+    """Run a task as one rank for each share, to the end of all of them; see `started`."""
+    with started(
+        task, shares, bind=bind, environment=environment, interrupted_s=interrupted_s
+    ) as ranks:
+        return watch(ranks)
 
-    The calling thread waits, and writes what ranks print. No process is left, whatever is raised.
+
+@contextlib.contextmanager
+def started(
+    task: Task,
+    shares: Sequence[Share],
+    *,
+    bind: bool,
+    environment: Mapping[str, str],
+    interrupted_s: float = 0.0,
+) -> Iterator[list[Rank]]:
+    """Start a task as one rank for each share, and end those that still run at the end.
+
+    The calling thread must `watch` them, which writes what they print. No process is left, whatever
+    is raised.
 
     Args:
         task: what each rank does.
@@ -114,7 +132,7 @@ def run(
     patience = 0.0
     try:
         _start(ranks, task, shares, bind, store.port, environment)
-        return _watch(ranks)
+        yield ranks
     except KeyboardInterrupt:
         patience = interrupted_s
         raise
@@ -196,11 +214,16 @@ def variables(rank: int, ranks: int, port: int) -> dict[str, str]:
     }
 
 
-def _watch(ranks: Sequence[Rank]) -> Outcome:
-    """Receive and forward until all processes have ended; end the others where some fail."""
+def watch(ranks: Sequence[Rank], stop: threading.Event | None = None) -> Outcome:
+    """Receive and forward until all processes have ended; end the others where some fail.
+
+    Once ``stop`` is set it returns at once.
+    """
     signalled: set[int] = set()
     next_step: float | None = None  # when those that still run are terminated, then killed
     while running := [rank for rank in ranks if not rank.done]:
+        if stop is not None and stop.is_set():
+            break
         sources: list[Any] = [rank.answers for rank in running if rank.answers is not None]
         sources += [each for rank in running for each in rank.outputs if each.is_open]
         sources += [rank.end for rank in running if rank.end is not None]

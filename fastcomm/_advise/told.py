@@ -1,0 +1,95 @@
+"""What the advisor and its workers tell each other. All of it is pickled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from fastcomm._advise.loop import Parts
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Workers that step together, each a process with the script or the model.
+
+    Attributes:
+        ranks: processes, each with its share of the cores.
+        slots: replicas of DataParallel in each; 1: none.
+        divisor: each takes a batch of so many times fewer rows.
+    """
+
+    ranks: int = 1
+    slots: int = 1
+    divisor: int = 1
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a step needs, which is the same however often it runs.
+
+    Attributes:
+        rows: of the batch that the model gets: of the first dimension of its first tensor.
+        gradients: of each parameter that has one: its bytes, and the part of the backward pass
+            after which it is ready, in that order.
+        parameter_bytes: of the module, with buffers.
+        state_bytes: of the optimizer.
+        saved_bytes: what the forward pass keeps for the backward pass.
+        optimizer: name of its class.
+        unused: whether parameters get no gradient.
+        threads: of torch in each process.
+        device: type of the device of the parameters.
+    """
+
+    rows: int
+    gradients: tuple[tuple[int, float], ...]
+    parameter_bytes: int
+    state_bytes: int
+    saved_bytes: int
+    optimizer: str
+    unused: bool
+    threads: int
+    device: str
+
+    @property
+    def gradient_bytes(self) -> int:
+        return sum(size for size, _ in self.gradients)
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A backward pass whose buckets were not sent, by the clock that all processes share.
+
+    Attributes:
+        begin: end of the barrier of the pass before, or of that at the round's beginning.
+        buckets: bytes of each, and when it was ready; ranks meet in a barrier after the last one.
+    """
+
+    begin: float
+    buckets: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True)
+class Round:
+    """Some steps, one after the other.
+
+    Attributes:
+        steps: parts of each.
+        passes: of ``quiet``.
+        busy: processor seconds of this process per second.
+        messages: of ``beside``: how many went on beside, and the seconds until the last one's end.
+    """
+
+    steps: tuple[Parts, ...]
+    passes: tuple[Pass, ...] = ()
+    busy: float = 0.0
+    messages: tuple[int, float] = (0, 0.0)
+
+    @property
+    def seconds(self) -> float:
+        """Mean time of a step."""
+        return sum(step.total for step in self.steps) / len(self.steps)
+
+
+# What a worker is asked, as tuples of a word and arguments: ("facts",), ("round", way, steps,
+# *arguments of the way), ("all_reduce", sizes, way), ("slots",), ("end",). It answers with:
+Answer = Any

@@ -1,0 +1,110 @@
+"""Ways in which a worker's model is run: as it is, or wrapped, with messages and without."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from fastcomm import comm
+from fastcomm._advise.told import Pass
+from fastcomm.nn import parallel
+
+
+def clock(device: str) -> float:
+    """Return the seconds of a clock that all processes share, once the device's work is done."""
+    if device != "cpu":
+        torch.accelerator.synchronize()
+    return time.perf_counter()
+
+
+class Quiet:
+    """`DistributedDataParallel` whose buckets are not sent.
+
+    All of its own work is in the record: buckets are filled and emptied, and ranks wait for each
+    other after each backward pass's last bucket, where they would wait for its sum.
+    """
+
+    def __init__(self, model: nn.Module, **options: Any) -> None:
+        self.passes: list[Pass] = []
+        self._device = next(model.parameters()).device.type
+        self._begin = 0.0
+        self._buckets: list[tuple[int, float]] = []
+        self._wrapped = DistributedDataParallel(model, **options)
+        # A lambda, since DDP refuses annotations that are strings.
+        self._wrapped.register_comm_hook(None, lambda _, bucket: self._keep(bucket))
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        return self._wrapped(*arguments, **keywords)
+
+    def begin(self) -> None:
+        """Begin a round. Collective."""
+        self.passes, self._buckets = [], []
+        dist.barrier()
+        self._begin = clock(self._device)
+
+    def _keep(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        buffer = bucket.buffer()
+        self._buckets.append((buffer.nbytes, clock(self._device)))
+        if bucket.is_last():
+            self.passes.append(Pass(self._begin, tuple(self._buckets)))
+            self._buckets = []
+            dist.barrier()
+            self._begin = clock(self._device)
+        done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        done.set_result(buffer)
+        return done
+
+
+class QuietSlots:
+    """DataParallel on CPU slots that moves nothing: replicas keep their parameters and gradients.
+
+    Only the results are joined. The first replica is the model itself.
+    """
+
+    def __init__(self, model: nn.Module, slots: int) -> None:
+        self._replicas = [model, *(copy.deepcopy(model) for _ in range(slots - 1))]
+        self._devices = ["cpu"] * slots
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        for replica in self._replicas[1:]:
+            replica.zero_grad()
+        inputs, options = parallel.scatter_gather.scatter_kwargs(
+            arguments, keywords, self._devices
+        )
+        outputs = parallel.parallel_apply(
+            self._replicas[: len(inputs)], inputs, options, self._devices[: len(inputs)]
+        )
+        return parallel.gather(outputs, "cpu")
+
+
+def moved_by_slots(model: nn.Module, slots: int, repeats: int) -> float:
+    """Return the seconds that DataParallel on CPU slots takes to move parameters and gradients."""
+    devices = ["cpu"] * slots
+    parameters = [p.detach() for p in model.parameters() if p.requires_grad]
+    copies = comm.broadcast_coalesced(parameters, devices)
+
+    def move() -> None:
+        for turn in copies[1:]:
+            for mine, theirs in zip(turn, parameters, strict=True):
+                mine.copy_(theirs)
+        comm.reduce_add_coalesced(copies, "cpu")
+
+    return _median(move, repeats)
+
+
+def _median(call: Callable[[], None], repeats: int) -> float:
+    times: Sequence[float] = sorted(_timed(call) for _ in range(repeats))
+    return times[len(times) // 2]
+
+
+def _timed(call: Callable[[], None]) -> float:
+    begin = time.perf_counter()
+    call()
+    return time.perf_counter() - begin
