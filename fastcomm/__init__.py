@@ -26,6 +26,9 @@ if TYPE_CHECKING:  # what _MODULE_OF says, and public modules, for type checkers
     from fastcomm import errors as errors
     from fastcomm import nn as nn
     from fastcomm import optim as optim
+    from fastcomm._advise.advise import Advice as Advice
+    from fastcomm._advise.advise import AdviseError as AdviseError
+    from fastcomm._advise.advise import advise as advise
     from fastcomm._distributed.barrier import monitored_barrier as monitored_barrier
     from fastcomm._distributed.explain import explain as explain
     from fastcomm._distributed.flight_recorder import dump_flight_recorder as dump_flight_recorder
@@ -63,6 +66,7 @@ _MODULE_OF = {
         ),
         "errors",
     ),
+    **dict.fromkeys(("Advice", "AdviseError", "advise"), "_advise.advise"),
     **dict.fromkeys(("NativeLibraryError", "is_available"), "_native"),
     **dict.fromkeys(("LaunchError", "launch"), "_launch.launch"),
     **dict.fromkeys(("clip_grad_norm_", "combined_norm", "fused_all_reduce_"), "_gradients.fused"),

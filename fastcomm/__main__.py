@@ -18,6 +18,7 @@ _COMMANDS = {
     "tune": ("fastcomm.tune.cli", "measure what suits this machine"),
     "bench": ("fastcomm.bench.cli", "measure against other backends"),
     "compare": ("fastcomm.bench.compare", "compare what bench has measured"),
+    "advise": ("fastcomm._commands.advise", "say whether more devices are worth it for a script"),
     "run": ("fastcomm._commands.run", "run a script on fastcomm"),
     "top": ("fastcomm._commands.top", "what ranks do now, and which one holds up the others"),
     "profile": ("fastcomm._commands.profile", "read traces of the profiler"),

@@ -17,21 +17,29 @@ _REPEATS = 21
 _MOST_MEMORY = 64 << 20  # of the messages that take turns, so that caches hold none of them
 
 
-def times_of(sizes: Sequence[int], how: str) -> dict[int, float]:
+def times_of(sizes: Sequence[int], how: str, device: str) -> dict[int, float]:
     """Return seconds by bytes of float32: the median, of the rank that takes longest.
 
     Args:
         sizes: bytes, the same on all ranks.
         how: ``"all_reduce"``, or ``"bfloat16"`` for one whose numbers travel in 16 bits, or
             ``"sharded"`` for a reduce_scatter and an all_gather.
+        device: type of the messages' device.
     """
-    return {size: slowest(_median(size, how)) for size in sizes}
+    return {size: slowest(_median(size, how, device)) for size in sizes}
 
 
-def messages_of(size: int) -> Sequence[torch.Tensor]:
+def messages_of(size: int, device: str) -> Sequence[torch.Tensor]:
     """Return tensors of so many bytes that take turns."""
     count = max(2, min(8, _MOST_MEMORY // max(1, size)))
-    return [torch.zeros(max(1, size // 4)) for _ in range(count)]
+    return [torch.zeros(max(1, size // 4), device=device) for _ in range(count)]
+
+
+def clock(device: str) -> float:
+    """Return the seconds of a clock that all processes share, once the device's work is done."""
+    if device != "cpu":
+        torch.accelerator.synchronize()
+    return time.perf_counter()
 
 
 def slowest(seconds: float) -> float:
@@ -41,15 +49,15 @@ def slowest(seconds: float) -> float:
     return float(most.item())
 
 
-def _median(size: int, how: str) -> float:
-    turns = messages_of(size)
+def _median(size: int, how: str, device: str) -> float:
+    turns = messages_of(size, device)
     call = _CALLS[how]
     times = []
     for number in range(_WARM_UP + _REPEATS):
         dist.barrier()
-        begin = time.perf_counter()
+        begin = clock(device)
         call(turns[number % len(turns)])
-        times.append(time.perf_counter() - begin)
+        times.append(clock(device) - begin)
     return statistics.median(times[_WARM_UP:])
 
 

@@ -87,6 +87,11 @@ class Crew:
         """Return what some steps took, of each rank."""
         return self._ask("round", way, steps)
 
+    def apart(self, steps: int) -> Round:
+        """Return what some steps of the first worker took while the others wait."""
+        found: Round = self._ask("apart", steps, among=self._links[:1])[0]
+        return found
+
     def beside(self, size: int, messages: int, steps: int) -> list[Round]:
         """Return what some steps took beside messages of a size, of each rank."""
         return self._ask("beside", size, messages, steps)
@@ -100,19 +105,20 @@ class Crew:
         """Return the seconds in which DataParallel moves parameters and gradients."""
         return float(self._ask("slots", repeats)[0])
 
-    def _ask(self, *cue: Any) -> list[Any]:
-        for link in self._links:
+    def _ask(self, *cue: Any, among: Sequence[Connection] | None = None) -> list[Any]:
+        links = self._links if among is None else among
+        for link in links:
             try:
                 link.send(cue)
             except OSError:
                 self._fail()
         answers: dict[int, Any] = {}
-        while len(answers) < len(self._links):
-            ready = wait([link for n, link in enumerate(self._links) if n not in answers])
-            for number, link in enumerate(self._links):
+        while len(answers) < len(links):
+            ready = wait([link for number, link in enumerate(links) if number not in answers])
+            for number, link in enumerate(links):
                 if link in ready:
                     answers[number] = self._receive(link)
-        return [answers[number] for number in range(len(self._links))]
+        return [answers[number] for number in range(len(links))]
 
     def _receive(self, link: Connection) -> Any:
         try:
@@ -171,4 +177,14 @@ class Crew:
         if not self._outcome.failures:
             raise StoppedError(0)
         first = errors.in_order(self._outcome.failures)[0]
-        raise AdviseError(f"the training failed, in {self.spec}: {first.text}")
+        raise AdviseError(f"the training failed, with {self.spec}: {first.text}{_hint(first.text)}")
+
+
+def _hint(text: str) -> str:
+    """Return what to do about a failure, if its text tells."""
+    if any(word in text for word in ("SIGKILL", "MemoryError", "OutOfMemory", "out of memory")):
+        return (
+            "\nIts memory may not have sufficed: several copies of the model are there at once. "
+            "Try a smaller batch, or fewer ranks."
+        )
+    return ""

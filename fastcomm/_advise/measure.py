@@ -2,48 +2,74 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import math
+import re
 import statistics
+import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 
-from fastcomm._advise.crew import Crew
+import torch
+
+from fastcomm._advise.crew import AdviseError, Crew
+from fastcomm._advise.loop import Parts
 from fastcomm._advise.replay import AS_ALONE, Speeds
 from fastcomm._advise.told import Facts, Round, Spec
+from fastcomm._machine import division, topology
 
 _ROUND_S = 0.25  # of a round, about
 _FEWEST, _MOST = 3, 200  # steps of a round
-_EVERY = 3  # turns between measurements of what messages cost, and what they slow down
+MOST_RANKS = 8  # that are tried unless the caller says more
+_PROCESS = 300 << 20  # bytes of a process with torch, without a model
+EVERY = 2  # turns between measurements of what messages cost, and what they slow down
+_FAR_LONGER, _NOTHING_S = 5, 0.0005
 _SURVEYED = 4  # steps
+_SWEEP = tuple(1 << power for power in range(12, 31, 2))  # bytes of messages
+_MOST_MESSAGES = 400
 
 Progress = Callable[[str], None]
 
 
 @dataclass
 class Recorded:
-    """Rounds of one crew.
+    """Rounds of one crew, and what was measured beside them, each time anew.
 
     Attributes:
         rounds: by way, then by turn and rank.
-        costs: seconds of a message by bytes, from each time that it was measured.
-        speeds: of computation and messages beside each other, likewise.
-        moved: seconds in which DataParallel moves parameters and gradients, likewise.
+        costs: of messages by what is done to them and bytes, in seconds.
+        speeds: of computation and messages beside each other.
+        moved: seconds in which DataParallel moves parameters and gradients.
+        apart: seconds of a step of one rank alone, and of all ranks at once, without messages.
     """
 
     spec: Spec
     facts: Facts
     rounds: dict[str, list[list[Round]]] = field(default_factory=dict)
-    costs: list[dict[int, float]] = field(default_factory=list)
+    costs: dict[str, list[dict[int, float]]] = field(default_factory=dict)
     speeds: list[Speeds] = field(default_factory=list)
     moved: list[float] = field(default_factory=list)
+    apart: list[tuple[float, float]] = field(default_factory=list)
 
-    def cost(self, size: int) -> float:
-        """Return the seconds of a message of a size that was measured."""
-        return statistics.median(costs[size] for costs in self.costs)
+    def cost(self, size: int, how: str = "all_reduce") -> float:
+        """Return the seconds of a message, between sizes that were measured in proportion."""
+        known = self.costs[how]
+        sizes = sorted(set.intersection(*(set(costs) for costs in known)))
+        place = bisect.bisect_left(sizes, size)
+        if place == len(sizes):  # as fast as the largest one
+            return size / sizes[-1] * self.cost(sizes[-1], how)
+        above = statistics.median(costs[sizes[place]] for costs in known)
+        if sizes[place] == size or place == 0:
+            return above
+        below = statistics.median(costs[sizes[place - 1]] for costs in known)
+        part = (size - sizes[place - 1]) / (sizes[place] - sizes[place - 1])
+        return below + part * (above - below)
 
     @property
     def speed(self) -> Speeds:
+        """The median speeds; as alone if none were measured."""
         if not self.speeds:
             return AS_ALONE
         return Speeds(
@@ -55,33 +81,94 @@ class Recorded:
         """Return a step's time in each turn, of the slowest rank."""
         return [max(round.seconds for round in ranks) for ranks in self.rounds.get(way, [])]
 
+    def parts(self, way: str) -> Parts:
+        """Return the mean parts of a step, over all turns, ranks and steps."""
+        steps = [s for ranks in self.rounds[way] for round in ranks for s in round.steps]
+        names = [each.name for each in fields(Parts) if each.name != "passes"]
+        return Parts(**{n: statistics.fmean(getattr(step, n) for step in steps) for n in names})
+
 
 def measure(
     train: Callable[[Spec], None],
-    specs: Sequence[Spec],
+    ranks: Sequence[int] | None,
     turns: int,
     verify: bool,
     progress: Progress,
-) -> list[Recorded]:
-    """Let crews step by turns, and return what they have told, in the order of ``specs``."""
+) -> tuple[list[Recorded], list[str]]:
+    """Let crews step by turns; see `fastcomm._advise.advise.advise` for the arguments.
+
+    Returns:
+        What they have told, one process with the whole batch first; and what was left out.
+    """
     with contextlib.ExitStack() as stack:
-        crews = []
-        for spec in specs:
-            progress(f"starting {words(spec)}")
-            crews.append(stack.enter_context(Crew(spec, train)))
-        studies = [_Study(crew, verify) for crew in crews]
+
+        def start(spec: Spec) -> _Study:
+            progress(f"starting {spec}")
+            return _Study(stack.enter_context(Crew(spec, train)), verify)
+
+        studies = [start(Spec())]
+        facts = studies[0].recorded.facts
+        if ranks is None:
+            ranks = [number for number in ranks_to_try(facts.device) if number <= facts.rows]
+        elif ranks and max(ranks) > facts.rows:
+            raise AdviseError(
+                f"a batch of {facts.rows} rows cannot be divided among {max(ranks)} ranks"
+            )
+        specs, notes = fitting(specs_of(ranks), facts, _available())
+        studies += [start(spec) for spec in specs]
         for turn in range(turns):
             progress(f"turn {turn + 1} of {turns}")
             for study in studies if turn % 2 == 0 else reversed(studies):
                 study.take_turn(turn)
-    return [study.recorded for study in studies]
+    return [study.recorded for study in studies], notes
 
 
-def words(spec: Spec) -> str:
-    """Return a crew in words."""
-    what = "one process" if spec.ranks == 1 else f"{spec.ranks} ranks"
-    what += "" if spec.slots == 1 else f" with {spec.slots} replicas"
-    return what if spec.divisor == 1 else f"{what}, a batch divided by {spec.divisor}"
+def ranks_to_try(device: str) -> list[int]:
+    """Return numbers of devices to try: powers of two, and all of them, on this machine."""
+    if device == "cpu":
+        cores = division.physical_cores(topology.cpus())
+        quota = topology.quota()
+        most = cores if quota is None else max(1, min(cores, int(quota)))
+    else:
+        most = torch.accelerator.device_count()
+    most = min(most, MOST_RANKS)
+    return sorted({number for number in (2, 4, 8, most) if 1 < number <= most})
+
+
+def specs_of(ranks: Sequence[int]) -> list[Spec]:
+    """Return the crews for numbers of devices, besides one process with the whole batch."""
+    specs = [Spec(divisor=number) for number in ranks[:1]]
+    for number in ranks:
+        specs += [Spec(number), Spec(number, divisor=number), Spec(slots=number)]
+    return specs
+
+
+def fitting(specs: Sequence[Spec], facts: Facts, available: int) -> tuple[list[Spec], list[str]]:
+    """Return the crews whose copies of the model fit into memory, and notes on the others.
+
+    Args:
+        specs: in the order in which they are to be had.
+        facts: of one process.
+        available: bytes.
+    """
+    kept, notes = [], []
+    for spec in specs:
+        # Two wrapped ones at once have buckets of their own.
+        needed = spec.ranks * (_PROCESS + facts.memory_bytes + 2 * facts.gradient_bytes)
+        needed += (spec.slots - 1) * (facts.parameter_bytes + facts.gradient_bytes)
+        if facts.device == "cpu" and needed > available:
+            notes.append(f"{spec}: left out, since it does not fit into the memory that is free")
+            continue
+        available -= needed
+        kept.append(spec)
+    return kept, notes
+
+
+def _available() -> int:
+    """Return the bytes of memory that processes may still take."""
+    text = Path("/proc/meminfo").read_text()
+    found = re.search(r"^MemAvailable:\s*(\d+) kB", text, re.MULTILINE)
+    return int(found[1]) << 10 if found else sys.maxsize
 
 
 class _Study:
@@ -89,41 +176,83 @@ class _Study:
 
     def __init__(self, crew: Crew, verify: bool) -> None:
         self._crew, spec = crew, crew.spec
-        self.recorded = Recorded(spec, crew.facts(_SURVEYED))
+        facts = crew.facts(_SURVEYED)
+        self.recorded = Recorded(spec, facts)
+        self._sometimes: list[str] = []  # ways
         if spec.ranks > 1:
             self._ways = ["quiet", *(["ddp"] if verify else [])]
+            self._sometimes = ["quiet views", *(["views", "bfloat16"] if verify else [])]
         elif spec.slots > 1:
             self._ways = ["quiet slots", *(["slots"] if verify else [])]
         else:
             self._ways = ["plain"]
-        first = [crew.round(way, _FEWEST) for way in self._ways][0]
+        first = [crew.round(way, _FEWEST) for way in (*self._ways, *self._sometimes)][0]
         seconds = max(round.seconds for round in first)
         self._steps = min(_MOST, max(_FEWEST, math.ceil(_ROUND_S / seconds)))
-        self._sizes = sorted({size for each in first[0].passes for size, _ in each.buckets})
+        self._buckets = sorted({size for each in first[0].passes for size, _ in each.buckets})
+        if self._buckets:
+            whole = facts.gradient_bytes
+            sizes = sorted({*self._buckets, *(s for s in _SWEEP if s < whole), whole})
+            for how in ("all_reduce", "bfloat16"):
+                recorded_costs = self.recorded.costs.setdefault(how, [])
+                recorded_costs.append(crew.costs(sizes, how))
+            self.recorded.costs["sharded"] = [crew.costs([whole], "sharded")]
 
     def take_turn(self, turn: int) -> None:
         """Let the crew step in each of its ways."""
         crew, recorded = self._crew, self.recorded
-        for way in self._ways if turn % 2 == 0 else reversed(self._ways):
-            recorded.rounds.setdefault(way, []).append(crew.round(way, self._steps))
-        if turn % _EVERY:
+        often = turn % EVERY == 0
+        ways = self._ways + (self._sometimes if often else [])
+        for way in ways if turn % 2 == 0 else reversed(ways):
+            recorded.rounds.setdefault(way, []).append(steady(crew.round(way, self._steps)))
+        if not often:
             return
         if crew.spec.slots > 1:
             recorded.moved.append(crew.moved_by_slots(10))
-        if self._sizes:
-            recorded.costs.append(crew.costs(self._sizes, "all_reduce"))
-            recorded.speeds.append(self._beside(self._sizes[-1], recorded.costs[-1]))
+        if self._buckets:
+            costs = crew.costs(self._buckets, "all_reduce")
+            recorded.costs["all_reduce"].append({**recorded.costs["all_reduce"][0], **costs})
+            apart = crew.apart(self._steps).seconds
+            together = max(round.seconds for round in crew.round("plain", self._steps))
+            recorded.apart.append((apart, together))
+            size = self._buckets[-1]
+            recorded.speeds.append(self._beside(size, costs[size], together * self._steps))
 
-    def _beside(self, size: int, costs: dict[int, float]) -> Speeds:
+    def _beside(self, size: int, cost: float, alone: float) -> Speeds:
         """Return the speeds of computation and messages while both go on."""
-        plain = self._crew.round("plain", self._steps)
-        alone = max(round.seconds for round in plain) * self._steps
         # They outlast the computation, however slow it becomes.
-        messages = min(400, round(3 * alone / costs[size]) + 2)
+        messages = min(_MOST_MESSAGES, round(3 * alone / cost) + 2)
         both = self._crew.beside(size, messages, self._steps)
         computed = max(round.seconds for round in both) * self._steps
         sent = max(round.messages[1] for round in both)
-        return speeds_of(alone, computed, messages * costs[size], sent)
+        return speeds_of(alone, computed, messages * cost, sent)
+
+
+def steady(ranks: Sequence[Round]) -> list[Round]:
+    """Return rounds without steps that wait far longer for data than others, on any rank.
+
+    Between epochs scripts validate and save, and loaders begin anew.
+    """
+    loading = [
+        max(step.loading for step in steps) for steps in zip(*(r.steps for r in ranks), strict=True)
+    ]
+    most = _FAR_LONGER * statistics.median(loading) + _NOTHING_S
+    kept = [number for number, seconds in enumerate(loading) if seconds <= most]
+    found = []
+    for each in ranks:
+        passes = len(each.passes) // len(each.steps)  # of each step
+        found.append(
+            replace(
+                each,
+                steps=tuple(each.steps[number] for number in kept),
+                passes=tuple(
+                    each.passes[number * passes + place]
+                    for number in kept
+                    for place in range(passes)
+                ),
+            )
+        )
+    return found
 
 
 def speeds_of(alone: float, computed: float, messages: float, sent: float) -> Speeds:

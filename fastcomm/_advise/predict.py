@@ -1,38 +1,265 @@
-"""A step's time with its messages, from steps without them."""
+"""What steps take with their messages, from steps without them."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
-from fastcomm._advise.measure import Recorded
+from fastcomm._advise.measure import EVERY, Recorded
 from fastcomm._advise.replay import Message, Replayed, Speeds, replay
 from fastcomm._advise.told import Pass, Round
 
+Cost = Callable[[int], float]
 
-def ddp_seconds(
-    recorded: Recorded, cost: Callable[[int], float], speeds: Speeds
-) -> list[float]:
+FIRST_BUCKET = 1 << 20  # bytes, of DDP's buckets (dist._DEFAULT_FIRST_BUCKET_BYTES)
+BUCKET = 25 << 20  # of the others
+BUCKETS = (1 << 20, 5 << 20, 100 << 20)  # that are tried besides
+ACCUMULATED = (2, 4, 8)  # batches of a step
+LINK_USE = 1.16  # time over the link's bound, as measured on two hosts: docs/performance.md
+LINK_STEP_S = 100e-6  # of a short message between hosts: assumed, as of TCP through a switch
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A step of one way to train.
+
+    Attributes:
+        way: in words.
+        devices: on each host, ranks or replicas.
+        hosts: how many.
+        rows: of all devices together, in a step.
+        seconds: predicted; of one device, measured.
+        parts: seconds by part, ``communication`` being what nothing hides.
+        memory_bytes: of each device: parameters, gradients, buckets, the optimizer's state, and
+            what the forward pass keeps.
+        sent_bytes: gradients that each device gives to be reduced, as they travel.
+        measured: seconds where it was run as it is; None where it was not.
+        spread: by how much halves of the measurements differ, as a part of their median.
+        unverified: why nothing like it could be run here; empty where it could.
+    """
+
+    way: str
+    devices: int
+    rows: int
+    seconds: float
+    parts: dict[str, float]
+    memory_bytes: int
+    sent_bytes: int = 0
+    hosts: int = 1
+    measured: float | None = None
+    spread: float | None = None
+    unverified: str = ""
+
+    @property
+    def share(self) -> int:
+        """Rows of each device."""
+        return self.rows // (self.devices * self.hosts)
+
+    @property
+    def rows_per_second(self) -> float:
+        return self.rows / self.seconds
+
+    @property
+    def error(self) -> float | None:
+        """The prediction's error, as a part of what was measured."""
+        return None if self.measured is None else self.seconds / self.measured - 1
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "rows_per_second": self.rows_per_second, "error": self.error}
+
+
+def of_one(one: Recorded) -> Prediction:
+    """Return what one device takes."""
+    seconds = one.seconds("plain")
+    return Prediction(
+        way="one device" if one.facts.device != "cpu" else "one process",
+        devices=1,
+        rows=one.facts.rows,
+        seconds=statistics.median(seconds),
+        parts=_parts(one, "plain"),
+        memory_bytes=one.facts.memory_bytes,
+        measured=statistics.median(seconds),
+        spread=spread(seconds),
+    )
+
+
+def of_ddp(recorded: Recorded) -> Prediction:
+    """Return what ranks take in stock DistributedDataParallel."""
+    seconds = statistics.median(ddp_seconds(recorded))
+    facts = recorded.facts
+    return _measured(
+        Prediction(
+            way="DDP",
+            devices=recorded.spec.ranks,
+            rows=facts.rows * recorded.spec.ranks,
+            seconds=seconds,
+            parts=_with_communication(_parts(recorded, "quiet"), seconds),
+            memory_bytes=facts.memory_bytes + facts.gradient_bytes,
+            sent_bytes=facts.gradient_bytes,
+        ),
+        recorded.seconds("ddp"),
+    )
+
+
+def of_slots(recorded: Recorded) -> Prediction:
+    """Return what replicas take in DataParallel."""
+    moved = statistics.median(recorded.moved)
+    seconds = statistics.median(recorded.seconds("quiet slots")) + moved
+    facts = recorded.facts
+    return _measured(
+        Prediction(
+            way="DataParallel",
+            devices=recorded.spec.slots,
+            rows=facts.rows,
+            seconds=seconds,
+            parts=_with_communication(_parts(recorded, "quiet slots"), seconds),
+            memory_bytes=facts.memory_bytes,
+            sent_bytes=facts.gradient_bytes,
+        ),
+        recorded.seconds("slots"),
+    )
+
+
+def settings(recorded: Recorded, ddp: Prediction) -> list[Prediction]:
+    """Return what ranks take with other settings than DDP's own."""
+    facts, ranks = recorded.facts, recorded.spec.ranks
+    speeds = recorded.speed
+    plain = _in_buckets(recorded, BUCKET, recorded.cost, speeds)
+    never = "predicted from the same records, not run"
+
+    def changed(way: str, by: float, **others: Any) -> Prediction:
+        seconds = ddp.seconds + by
+        parts = _with_communication(_parts(recorded, "quiet"), seconds)
+        others = {"unverified": never, "measured": None, "spread": None, **others}
+        return replace(ddp, way=way, seconds=seconds, parts=parts, **others)
+
+    found = []
+    for size in BUCKETS:
+        by = _in_buckets(recorded, size, recorded.cost, speeds) - plain
+        found.append(changed(f"DDP, bucket_cap_mb={size >> 20}", by))
+    wire = _in_buckets(recorded, BUCKET, lambda size: recorded.cost(size, "bfloat16"), speeds)
+    found.append(
+        _measured(
+            changed("DDP, 16 bits on the wire", wire - plain, sent_bytes=ddp.sent_bytes // 2),
+            recorded.seconds("bfloat16"),
+        )
+    )
+    both = zip(recorded.seconds("quiet views"), recorded.seconds("quiet")[::EVERY], strict=True)
+    by = statistics.median(views - without for views, without in both)
+    memory = ddp.memory_bytes - facts.gradient_bytes
+    found.append(
+        _measured(
+            changed("DDP, gradient_as_bucket_view", by, memory_bytes=memory),
+            recorded.seconds("views"),
+        )
+    )
+    optimizer = recorded.parts("quiet").optimizer
+    quiet = statistics.median(recorded.seconds("quiet"))
+    sharded = recorded.cost(facts.gradient_bytes, "sharded") - optimizer * (1 - 1 / ranks)
+    memory -= facts.state_bytes - facts.state_bytes // ranks
+    found.append(changed("ShardedOptimizer", quiet + sharded - ddp.seconds, memory_bytes=memory))
+    together = statistics.median(both for _, both in recorded.apart) - optimizer
+    for count in ACCUMULATED:
+        longer = changed(
+            f"DDP, {count} batches a step", (count - 1) * together, rows=count * ddp.rows
+        )
+        parts = _parts(recorded, "quiet")
+        for part in ("loading", "forward", "backward"):
+            parts[part] *= count
+        found.append(replace(longer, parts=_with_communication(parts, longer.seconds)))
+    return found
+
+
+def of_hosts(recorded: Recorded, ddp: Prediction, hosts: int, gbits: float) -> Prediction:
+    """Return what ranks on several such hosts take, by the speed of the links between them.
+
+    A ring sends and receives 2 (h - 1) / h of the bytes over each host's link, in 2 (h - 1) steps.
+    """
+
+    def cost(size: int) -> float:
+        steps = 2 * (hosts - 1)
+        over = size * steps / hosts * 8 / (gbits * 1e9)
+        return recorded.cost(size) + LINK_USE * over + steps * LINK_STEP_S
+
+    seconds = statistics.median(ddp_seconds(recorded, cost))
+    return replace(
+        ddp,
+        way=f"DDP, {gbits:g} Gbit/s",
+        hosts=hosts,
+        rows=ddp.rows * hosts,
+        seconds=seconds,
+        parts=_with_communication(_parts(recorded, "quiet"), seconds),
+        measured=None,
+        spread=None,
+        unverified="hosts are assumed to be like this one",
+    )
+
+
+def ddp_seconds(recorded: Recorded, cost: Cost | None = None) -> list[float]:
     """Return a step's predicted time in each turn, from rounds of ``quiet``."""
+    cost = recorded.cost if cost is None else cost
     return [
-        sum(replayed.end for replayed in replays(ranks, cost, speeds)) / len(ranks[0].steps)
+        sum(replayed.end for replayed in replays(ranks, cost, recorded.speed)) / len(ranks[0].steps)
         for ranks in recorded.rounds["quiet"]
     ]
 
 
-def replays(
-    ranks: Sequence[Round], cost: Callable[[int], float], speeds: Speeds
-) -> Iterator[Replayed]:
+def replays(ranks: Sequence[Round], cost: Cost, speeds: Speeds) -> Iterator[Replayed]:
     """Replay each pass of a round with messages.
 
     A bucket is sent once the last rank has it ready, and the computation ends with the last rank's
     last bucket: what delays one rank delays all.
     """
-    for passes in zip(*(each.passes for each in ranks), strict=True):
+    for passes in _together(ranks):
         ready = _ready(passes)
         sizes = [size for size, _ in passes[0].buckets]
         messages = [Message(at, cost(size)) for at, size in zip(ready, sizes, strict=True)]
         yield replay(ready[-1], messages, speeds)
+
+
+def buckets(gradients: Sequence[tuple[int, float]], cap: int) -> list[tuple[int, float]]:
+    """Return bytes of DDP's buckets, and the part of the backward pass after which each is ready.
+
+    As ``torch.distributed`` makes them after its first pass: gradients in the order in which they
+    are ready, and a bucket ends with the one that fills it.
+    """
+    found: list[tuple[int, float]] = []
+    size, limit = 0, min(FIRST_BUCKET, cap)
+    for number, (nbytes, at) in enumerate(gradients, 1):
+        size += nbytes
+        if size >= limit or number == len(gradients):
+            found.append((size, at))
+            size, limit = 0, cap
+    return found
+
+
+def spread(values: Sequence[float]) -> float | None:
+    """Return by how much the medians of two halves differ; every other value is of one half."""
+    if len(values) < 2:
+        return None
+    one, other = statistics.median(values[::2]), statistics.median(values[1::2])
+    return abs(one - other) / statistics.median(values)
+
+
+def _in_buckets(recorded: Recorded, cap: int, cost: Cost, speeds: Speeds) -> float:
+    """Return the time of a step's passes with buckets of another size, on average."""
+    rounds = recorded.rounds["quiet"]
+    steps = sum(len(ranks[0].steps) for ranks in rounds)
+    ends = [_ready(passes)[-1] for ranks in rounds for passes in _together(ranks)]
+    end = statistics.fmean(ends)
+    passes = len(ends) / steps  # of a step
+    backward = min(end, recorded.parts("quiet").backward / passes)
+    messages = [
+        Message(end - (1 - part) * backward, cost(size))
+        for size, part in buckets(recorded.facts.gradients, cap)
+    ]
+    return passes * replay(end, messages, speeds).end
+
+
+def _together(ranks: Sequence[Round]) -> Iterator[tuple[Pass, ...]]:
+    return zip(*(each.passes for each in ranks), strict=True)
 
 
 def _ready(passes: Sequence[Pass]) -> list[float]:
@@ -42,7 +269,18 @@ def _ready(passes: Sequence[Pass]) -> list[float]:
     return [max(each.buckets[place][1] for each in passes) - begin for place in places]
 
 
-def slots_seconds(recorded: Recorded) -> list[float]:
-    """Return a step's predicted time in DataParallel in each turn."""
-    moved = statistics.median(recorded.moved)
-    return [seconds + moved for seconds in recorded.seconds("quiet slots")]
+def _measured(prediction: Prediction, seconds: Sequence[float]) -> Prediction:
+    if not seconds:
+        return replace(prediction, unverified="")
+    median = statistics.median(seconds)
+    return replace(prediction, measured=median, spread=spread(seconds), unverified="")
+
+
+def _parts(recorded: Recorded, way: str) -> dict[str, float]:
+    parts = asdict(recorded.parts(way))
+    del parts["passes"]
+    return parts
+
+
+def _with_communication(parts: dict[str, float], seconds: float) -> dict[str, float]:
+    return {**parts, "communication": max(0.0, seconds - sum(parts.values()))}

@@ -2,28 +2,106 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
-import runpy
-import sys
-from collections.abc import Sequence
+import pickle
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from fastcomm._advise.told import Spec
 from fastcomm._advise.work import Work
+from fastcomm._launch.script import run_script
+
+
+class ScriptError(RuntimeError):
+    """A script ended by itself with an error; the message has its last lines."""
 
 
 @dataclass(frozen=True)
 class OfModel:
-    """A loop over one batch."""
+    """A loop over one batch.
 
-    work: Work
+    Attributes:
+        pickled: a `Work`, which is read where it is needed: with it comes the device.
+    """
+
+    pickled: bytes
 
     def __call__(self, spec: Spec) -> None:
-        work = self.work.part(spec.divisor) if spec.divisor > 1 else self.work
+        work: Work = pickle.loads(self.pickled)
+        if spec.divisor > 1:
+            work = work.part(spec.divisor)
         optimizer = work.optimizer_or_sgd()
         work.model.train()
         while True:
             optimizer.zero_grad()
             work.loss(work.model).backward()
             optimizer.step()
+
+
+@dataclass(frozen=True)
+class OfScript:
+    """A script that knows nothing of this. What it prints is not shown.
+
+    Attributes:
+        words: its path, or its name if it is a module, and its arguments.
+        as_module: as by ``python -m``.
+    """
+
+    words: tuple[str, ...]
+    as_module: bool
+
+    def __call__(self, spec: Spec) -> None:
+        with silent() as last, _divided_batches(spec.divisor):
+            try:
+                run_script(self.words, self.as_module)
+            except SystemExit as end:
+                if end.code not in (None, 0):
+                    status = f"status {end.code}" if isinstance(end.code, int) else str(end.code)
+                    raise ScriptError(f"it ended with {status}\n{last()}".strip()) from None
+
+
+@contextlib.contextmanager
+def silent() -> Iterator[Callable[[], str]]:
+    """Print nothing meanwhile, and yield a function that returns the last lines of errors."""
+    with open(os.devnull, "wb") as nothing, os.fdopen(os.memfd_create("stderr"), "w+b") as kept:
+        before = [os.dup(1), os.dup(2)]
+        os.dup2(nothing.fileno(), 1)
+        os.dup2(kept.fileno(), 2)
+
+        def last() -> str:
+            kept.seek(0)
+            return kept.read().decode(errors="replace").strip()[-2000:]
+
+        try:
+            yield last
+        finally:
+            for number, descriptor in enumerate(before, 1):
+                os.dup2(descriptor, number)
+                os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _divided_batches(divisor: int) -> Iterator[None]:
+    """Let data loaders that are made meanwhile give batches of so many times fewer rows."""
+    loader: Any = torch.utils.data.DataLoader
+    make = loader.__init__
+
+    @functools.wraps(make)
+    def make_divided(
+        self: Any, dataset: Any, batch_size: int | None = 1, *arguments: Any, **options: Any
+    ) -> None:
+        if batch_size is not None:
+            batch_size = max(1, batch_size // divisor)
+        make(self, dataset, batch_size, *arguments, **options)
+
+    if divisor > 1:
+        loader.__init__ = make_divided
+    try:
+        yield
+    finally:
+        loader.__init__ = make

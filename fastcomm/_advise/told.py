@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
-
 from fastcomm._advise.loop import Parts
 
 
@@ -21,6 +19,11 @@ class Spec:
     ranks: int = 1
     slots: int = 1
     divisor: int = 1
+
+    def __str__(self) -> str:
+        what = "one process" if self.ranks == 1 else f"{self.ranks} ranks"
+        what += "" if self.slots == 1 else f" with {self.slots} replicas"
+        return what if self.divisor == 1 else f"{what}, a batch divided by {self.divisor}"
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,11 @@ class Facts:
     @property
     def gradient_bytes(self) -> int:
         return sum(size for size, _ in self.gradients)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of parameters, gradients, the optimizer's state, and what is kept for backward."""
+        return self.parameter_bytes + self.gradient_bytes + self.state_bytes + self.saved_bytes
 
 
 @dataclass(frozen=True)
@@ -88,8 +96,3 @@ class Round:
     def seconds(self) -> float:
         """Mean time of a step."""
         return sum(step.total for step in self.steps) / len(self.steps)
-
-
-# What a worker is asked, as tuples of a word and arguments: ("facts",), ("round", way, steps,
-# *arguments of the way), ("all_reduce", sizes, way), ("slots",), ("end",). It answers with:
-Answer = Any

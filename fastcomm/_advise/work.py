@@ -65,6 +65,7 @@ class Work:
         """
         return Work(self.model, _first(self.sample, parts), self.loss_fn, self.optimizer)
 
+
 def rows_of(value: Any) -> int:
     """Return the size of a batch: of the first tensor's first dimension; 0 without one."""
     return next((tensor.shape[0] for tensor in _tensors(value) if tensor.dim() > 0), 0)

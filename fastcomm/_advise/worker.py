@@ -6,7 +6,7 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -71,6 +71,9 @@ class Worker:
             kind = type(model).__name__
             raise RuntimeError(f"its model is {kind} already: advise takes one that is not wrapped")
         self._model, self._optimizer, self.count = model, optimizer, 1
+        self._device = next(model.parameters()).device.type
+        slots = self._spec.slots
+        self._places = ["cpu"] * slots if self._device == "cpu" else list(range(slots))
         if self._spec.ranks > 1:
             self._form()
         self._unused = any(p.requires_grad and p.grad is None for p in model.parameters())
@@ -112,10 +115,10 @@ class Worker:
             getattr(self, f"_on_{what}")(*arguments)
 
     def _on_costs(self, sizes: list[int], how: str) -> None:
-        self._connection.send(("done", costs.times_of(sizes, how)))
+        self._connection.send(("done", costs.times_of(sizes, how, self._device)))
 
     def _on_slots(self, repeats: int) -> None:
-        self._connection.send(("done", moved_by_slots(self._model, self._spec.slots, repeats)))
+        self._connection.send(("done", moved_by_slots(self._model, self._places, repeats)))
 
     def _on_facts(self, steps: int) -> None:
         self._way = self._model
@@ -133,18 +136,24 @@ class Worker:
     def _on_beside(self, size: int, messages: int, steps: int) -> None:
         dist.barrier()
         self._way = self._model
-        self._round = _Beside(size, messages, steps)
+        self._round = _Beside(costs.messages_of(size, self._device), messages, steps)
+
+    def _on_apart(self, steps: int) -> None:
+        self._way = self._model
+        self._round = _Round(steps)
 
     def _wrapped(self, way: str) -> Model:
         """Return the model wrapped for a way."""
         if way == "plain":
             return self._model
         if way == "slots":
-            return DataParallel(self._model, device_ids=["cpu"] * self._spec.slots)
+            return DataParallel(self._model, device_ids=self._places)
         if way == "quiet slots":
-            return QuietSlots(self._model, self._spec.slots)
+            return QuietSlots(self._model, self._places)
         options = {"find_unused_parameters": True} if self._unused else {}
-        if way == "quiet":
+        if "views" in way:
+            options["gradient_as_bucket_view"] = True
+        if way.startswith("quiet"):
             return Quiet(self._model, **options)
         wrapped = nn.parallel.DistributedDataParallel(self._model, **options)
         if way == "bfloat16":
@@ -200,9 +209,9 @@ class _QuietRound(_Round):
 class _Beside(_Round):
     """All messages are there from the beginning of the steps that count."""
 
-    def __init__(self, size: int, messages: int, steps: int) -> None:
+    def __init__(self, turns: Sequence[torch.Tensor], messages: int, steps: int) -> None:
         super().__init__(steps)
-        self._turns = costs.messages_of(size)
+        self._turns = turns
         self._count = messages
         self._works: list[Any] = []
         self._sent = 0.0
@@ -237,17 +246,3 @@ class _Surveyed(_Round):
 
     def end(self) -> Any:
         return self._survey.end()
-
-
-@contextlib.contextmanager
-def silent() -> Iterator[Callable[[], str]]:
-    """Print nothing meanwhile, and yield a function that returns the last lines of errors."""
-    with open(os.devnull, "wb") as nothing, os.fdopen(os.memfd_create("stderr"), "w+b") as kept:
-        os.dup2(nothing.fileno(), 1)
-        os.dup2(kept.fileno(), 2)
-
-        def last() -> str:
-            kept.seek(0)
-            return kept.read().decode(errors="replace").strip()[-2000:]
-
-        yield last

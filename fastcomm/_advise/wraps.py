@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-import time
-from collections.abc import Callable, Sequence
+import statistics
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,15 +13,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from fastcomm import comm
+from fastcomm._advise.costs import clock
 from fastcomm._advise.told import Pass
 from fastcomm.nn import parallel
-
-
-def clock(device: str) -> float:
-    """Return the seconds of a clock that all processes share, once the device's work is done."""
-    if device != "cpu":
-        torch.accelerator.synchronize()
-    return time.perf_counter()
+from fastcomm.nn.parallel import scatter_gather
 
 
 class Quiet:
@@ -63,48 +58,37 @@ class Quiet:
 
 
 class QuietSlots:
-    """DataParallel on CPU slots that moves nothing: replicas keep their parameters and gradients.
+    """DataParallel that moves nothing: replicas keep their parameters and gradients.
 
-    Only the results are joined. The first replica is the model itself.
+    Only the batch is cut and the results are joined. The first replica is the model itself.
     """
 
-    def __init__(self, model: nn.Module, slots: int) -> None:
-        self._replicas = [model, *(copy.deepcopy(model) for _ in range(slots - 1))]
-        self._devices = ["cpu"] * slots
+    def __init__(self, model: nn.Module, devices: Sequence[Any]) -> None:
+        self._replicas = [model, *(copy.deepcopy(model).to(each) for each in devices[1:])]
+        self._devices = devices
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         for replica in self._replicas[1:]:
             replica.zero_grad()
-        inputs, options = parallel.scatter_gather.scatter_kwargs(
-            arguments, keywords, self._devices
-        )
+        inputs, options = scatter_gather.scatter_kwargs(arguments, keywords, self._devices)
+        count = len(inputs)
         outputs = parallel.parallel_apply(
-            self._replicas[: len(inputs)], inputs, options, self._devices[: len(inputs)]
+            self._replicas[:count], inputs, options, self._devices[:count]
         )
-        return parallel.gather(outputs, "cpu")
+        return parallel.gather(outputs, self._devices[0])
 
 
-def moved_by_slots(model: nn.Module, slots: int, repeats: int) -> float:
-    """Return the seconds that DataParallel on CPU slots takes to move parameters and gradients."""
-    devices = ["cpu"] * slots
+def moved_by_slots(model: nn.Module, devices: Sequence[Any], repeats: int) -> float:
+    """Return the seconds that DataParallel takes to move parameters and gradients, the median."""
+    kind = next(model.parameters()).device.type
     parameters = [p.detach() for p in model.parameters() if p.requires_grad]
     copies = comm.broadcast_coalesced(parameters, devices)
-
-    def move() -> None:
-        for turn in copies[1:]:
-            for mine, theirs in zip(turn, parameters, strict=True):
+    times = []
+    for _ in range(repeats):
+        begin = clock(kind)
+        for each in copies[1:]:
+            for mine, theirs in zip(each, parameters, strict=True):
                 mine.copy_(theirs)
-        comm.reduce_add_coalesced(copies, "cpu")
-
-    return _median(move, repeats)
-
-
-def _median(call: Callable[[], None], repeats: int) -> float:
-    times: Sequence[float] = sorted(_timed(call) for _ in range(repeats))
-    return times[len(times) // 2]
-
-
-def _timed(call: Callable[[], None]) -> float:
-    begin = time.perf_counter()
-    call()
-    return time.perf_counter() - begin
+        comm.reduce_add_coalesced(copies, devices[0])
+        times.append(clock(kind) - begin)
+    return statistics.median(times)

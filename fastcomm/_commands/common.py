@@ -8,8 +8,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib.util
+import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
 from fastcomm import _native, _settings
@@ -92,3 +93,41 @@ def is_ready(name: str, needed: Sequence[str] = ()) -> bool:
         print(f"{name}: {wrong}", file=sys.stderr)
         return False
     return True
+
+
+def with_script(
+    parser: argparse.ArgumentParser, argv: Sequence[str], with_value: Collection[str]
+) -> tuple[argparse.Namespace, list[str], bool]:
+    """Parse a command line that ends with a script and its arguments.
+
+    What follows the script's name, or ``-m`` and a module's, is the script's.
+
+    Args:
+        parser: of the options before it. It ends the process where they are wrong.
+        argv: all words.
+        with_value: those options that take a value.
+
+    Returns:
+        The options, the script or module with its arguments, and whether it is a module.
+    """
+    words, own = list(argv), []
+    while words and words[0].startswith("-") and words[0] != "-m":
+        own.append(words.pop(0))
+        if own[-1] in with_value and words:
+            own.append(words.pop(0))
+    options = parser.parse_args(own)  # ends for --help, or an option that is not there
+    as_module = words[:1] == ["-m"]
+    rest = words[1:] if as_module else words
+    if not rest:
+        parser.error("-m needs a module" if as_module else "there is no script to run")
+    if rest[0].startswith("-"):
+        parser.error(f"{rest[0]} is no module")
+    return options, rest, as_module
+
+
+def is_file(name: str, words: Sequence[str], as_module: bool) -> bool:
+    """Tell whether a script is there, or is a module; if not, a line on standard error says so."""
+    if as_module or os.path.isfile(words[0]):
+        return True
+    print(f"{name}: there is no file {words[0]}", file=sys.stderr)
+    return False

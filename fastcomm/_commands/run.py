@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import runpy
 import signal
 import sys
 from collections.abc import Sequence
 
 from fastcomm import _register
-from fastcomm._commands.common import guarded, is_ready, positive
+from fastcomm._commands.common import guarded, is_file, is_ready, positive, with_script
+from fastcomm._launch.script import run_script
 
 WITH_VALUE = ("--nproc", "--nproc-per-node", "--nproc_per_node")
 
@@ -56,37 +56,17 @@ def main(argv: Sequence[str]) -> int:
     With ``--nproc`` processes are started that do this, each as a rank. The exit status is that of
     the rank that failed first, 128 and its number for a signal, 130 for Ctrl-C, or 0.
     """
-    own, words = _split(argv)
     parser = build_parser()
-    options = parser.parse_args(own)  # ends for --help, or an option that is not there
-    as_module = words[:1] == ["-m"]
-    rest = words[1:] if as_module else words
-    if not rest:
-        parser.error("-m needs a module" if as_module else "there is no script to run")
-    if rest[0].startswith("-"):
-        parser.error(f"{rest[0]} is no module")
+    options, rest, as_module = with_script(parser, argv, WITH_VALUE)
     if options.bind and options.ranks is None:
         parser.error("--bind needs --nproc")
 
-    if not as_module and not os.path.isfile(rest[0]):
-        print(f"fastcomm run: there is no file {rest[0]}", file=sys.stderr)
-        return 2
-    if not is_ready("fastcomm run"):
+    if not is_file("fastcomm run", rest, as_module) or not is_ready("fastcomm run"):
         return 2
     if options.ranks is not None:
+        words = ["-m", *rest] if as_module else rest
         return guarded("fastcomm run", lambda: _ranks(words, options.ranks, options.bind))
     return _script(rest, as_module)
-
-
-def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return this command's own options, and the script or -m with what follows it."""
-    words = list(argv)
-    own: list[str] = []
-    while words and words[0].startswith("-") and words[0] != "-m":
-        own.append(words.pop(0))
-        if own[-1] in WITH_VALUE and words:
-            own.append(words.pop(0))
-    return own, words
 
 
 def _ranks(words: Sequence[str], ranks: int, bind: bool) -> int:
@@ -128,13 +108,7 @@ def _script(rest: Sequence[str], as_module: bool) -> int:
             f"and so is a process group that asks for {_taken()}",
             file=sys.stderr,
         )
-    sys.argv = list(rest)
-    if as_module:
-        sys.path.insert(0, os.getcwd())
-        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
-    else:
-        sys.path.insert(0, os.path.dirname(os.path.abspath(rest[0])))
-        runpy.run_path(rest[0], run_name="__main__")
+    run_script(rest, as_module)
     return 0
 
 
