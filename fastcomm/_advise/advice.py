@@ -24,9 +24,9 @@ class Limits:
         devices: their number.
         cores: one device's step with all cores, over that with a rank's share of them. Near
             ``1 / devices`` where one process keeps all cores busy by itself.
-        sharing: a rank's step while the others rest, over that beside them, who share caches and
-            the memory's bandwidth with it.
-        communication: a step without DDP, over that in DDP.
+        sharing: a rank's step while the others rest, over that in DDP beside them, who share caches
+            and the memory's bandwidth with it, without messages.
+        communication: that over a step with messages.
         busy: cores that one process keeps busy, on average.
         loading: part of one device's step that waits for data.
     """
@@ -84,14 +84,14 @@ class Advice:
         return max(self.predictions, key=lambda each: each.rows_per_second)
 
     def times_as_fast(self, prediction: Prediction) -> float:
-        """Return its rows per second over those of one device, as predicted."""
-        return prediction.rows_per_second / self.one.rows_per_second
+        """Return its rows per second over those of one device that does the same."""
+        return prediction.rows_per_second / (prediction.against or self.one.rows_per_second)
 
     @property
     def sentence(self) -> str:
         """The recommendation."""
         best, times = self.best, self.times_as_fast(self.best)
-        if times >= ENOUGH:
+        if best is not self.one and times >= ENOUGH:
             return f"Yes: {self._in_words(best)}, {times:.2f} times as fast as {self.one.way}."
         more = max(self.predictions[1:], key=lambda each: each.rows_per_second, default=None)
         if more is None:
@@ -108,7 +108,11 @@ class Advice:
             on_cpu = self.environment.get("device") == "cpu"
             ids = '["cpu"] * ' + str(best.devices) if on_cpu else str(list(range(best.devices)))
             return f"fastcomm.nn.DataParallel(model, device_ids={ids})"
-        faster = [s for s in self.settings if s.devices == best.devices and s.rows == best.rows]
+        faster = [
+            each
+            for each in self.settings
+            if (each.devices, each.rows) == (best.devices, best.rows) and "DDP, " in each.way
+        ]
         setting = min(faster, key=lambda each: each.seconds, default=None)
         how = f"DDP on {best.devices} ranks (torchrun --nproc-per-node {best.devices}, "
         how += f'init_process_group("fastcomm")), {best.share} rows a batch on each'
@@ -180,7 +184,7 @@ def advice_from(
     for each in ranks:
         if each.spec.divisor == 1:
             ddp = predict.of_ddp(each)
-            found.settings += predict.settings(each, ddp)
+            found.settings += predict.settings(each, ddp, found.one)
             found.limits.append(_limits(one, each, ddp))
             found.pays_from.update(_pays_from(recorded, each.spec.ranks))
     if wholes := [each for each in ranks if each.spec.divisor == 1]:
@@ -193,13 +197,13 @@ def advice_from(
 def _limits(one: Recorded, ranks: Recorded, ddp: Prediction) -> Limits:
     alone = statistics.median(one.seconds("plain"))
     apart = statistics.median(single for single, _ in ranks.apart)
-    together = statistics.median(both for _, both in ranks.apart)
+    quiet = statistics.median(ranks.seconds("quiet"))
     busy = [round.busy for turn in one.rounds["plain"] for round in turn]
     return Limits(
         devices=ranks.spec.ranks,
         cores=alone / apart,
-        sharing=apart / together,
-        communication=together / ddp.seconds,
+        sharing=apart / quiet,
+        communication=quiet / ddp.seconds,
         busy=statistics.median(busy),
         loading=one.parts("plain").loading / alone,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -68,7 +67,7 @@ def advise(
     """
     if rows_of(sample) == 0:
         raise ValueError("the sample has no tensor with rows, so its batch has no size")
-    train = OfModel(pickles.dumps(Work(model, sample, loss_fn, optimizer)))
+    train = OfModel(pickles.save(Work(model, sample, loss_fn, optimizer)))
     return advise_on(train, ranks, verify, turns, links, progress or (lambda _: None))
 
 

@@ -66,7 +66,7 @@ class Survey:
     def _save(self, tensor: torch.Tensor) -> torch.Tensor:
         place = tensor.untyped_storage().data_ptr()
         if place not in self._known:
-            self._saved[place] = tensor.untyped_storage().nbytes()
+            self._saved[place] = int(tensor.untyped_storage().nbytes())
             self._most_saved = max(self._most_saved, sum(self._saved.values()))
         return tensor
 
@@ -106,4 +106,4 @@ def _state(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
 
 
 def _bytes(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
+    return int(tensor.nbytes)

@@ -35,6 +35,7 @@ class Parts:
 
     @property
     def total(self) -> float:
+        """Seconds of all of it."""
         return self.loading + self.forward + self.backward + self.optimizer
 
 

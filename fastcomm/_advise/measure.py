@@ -9,7 +9,7 @@ import re
 import statistics
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -84,8 +84,12 @@ class Recorded:
     def parts(self, way: str) -> Parts:
         """Return the mean parts of a step, over all turns, ranks and steps."""
         steps = [s for ranks in self.rounds[way] for round in ranks for s in round.steps]
-        names = [each.name for each in fields(Parts) if each.name != "passes"]
-        return Parts(**{n: statistics.fmean(getattr(step, n) for step in steps) for n in names})
+        return Parts(
+            loading=statistics.fmean(step.loading for step in steps),
+            forward=statistics.fmean(step.forward for step in steps),
+            backward=statistics.fmean(step.backward for step in steps),
+            optimizer=statistics.fmean(step.optimizer for step in steps),
+        )
 
 
 def measure(
@@ -186,7 +190,7 @@ class _Study:
             self._ways = ["quiet slots", *(["slots"] if verify else [])]
         else:
             self._ways = ["plain"]
-        first = [crew.round(way, _FEWEST) for way in (*self._ways, *self._sometimes)][0]
+        first, *_ = [crew.round(way, _FEWEST) for way in (*self._ways, *self._sometimes)]
         seconds = max(round.seconds for round in first)
         self._steps = min(_MOST, max(_FEWEST, math.ceil(_ROUND_S / seconds)))
         self._buckets = sorted({size for each in first[0].passes for size, _ in each.buckets})

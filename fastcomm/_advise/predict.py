@@ -37,7 +37,8 @@ class Prediction:
         sent_bytes: gradients that each device gives to be reduced, as they travel.
         measured: seconds where it was run as it is; None where it was not.
         spread: by how much halves of the measurements differ, as a part of their median.
-        unverified: why nothing like it could be run here; empty where it could.
+        against: rows per second of one device that does the same, where it does not do the same as
+            in its own prediction.
     """
 
     way: str
@@ -50,7 +51,7 @@ class Prediction:
     hosts: int = 1
     measured: float | None = None
     spread: float | None = None
-    unverified: str = ""
+    against: float | None = None
 
     @property
     def share(self) -> int:
@@ -122,17 +123,22 @@ def of_slots(recorded: Recorded) -> Prediction:
     )
 
 
-def settings(recorded: Recorded, ddp: Prediction) -> list[Prediction]:
-    """Return what ranks take with other settings than DDP's own."""
+def settings(recorded: Recorded, ddp: Prediction, one: Prediction) -> list[Prediction]:
+    """Return what ranks take with other settings than DDP's own.
+
+    Args:
+        recorded: ranks with whole batches.
+        ddp: of them.
+        one: one device.
+    """
     facts, ranks = recorded.facts, recorded.spec.ranks
     speeds = recorded.speed
     plain = _in_buckets(recorded, BUCKET, recorded.cost, speeds)
-    never = "predicted from the same records, not run"
 
     def changed(way: str, by: float, **others: Any) -> Prediction:
         seconds = ddp.seconds + by
         parts = _with_communication(_parts(recorded, "quiet"), seconds)
-        others = {"unverified": never, "measured": None, "spread": None, **others}
+        others = {"measured": None, "spread": None, **others}
         return replace(ddp, way=way, seconds=seconds, parts=parts, **others)
 
     found = []
@@ -168,7 +174,14 @@ def settings(recorded: Recorded, ddp: Prediction) -> list[Prediction]:
         parts = _parts(recorded, "quiet")
         for part in ("loading", "forward", "backward"):
             parts[part] *= count
-        found.append(replace(longer, parts=_with_communication(parts, longer.seconds)))
+        alone = count * one.seconds - (count - 1) * one.parts["optimizer"]
+        found.append(
+            replace(
+                longer,
+                parts=_with_communication(parts, longer.seconds),
+                against=count * one.rows / alone,
+            )
+        )
     return found
 
 
@@ -193,7 +206,6 @@ def of_hosts(recorded: Recorded, ddp: Prediction, hosts: int, gbits: float) -> P
         parts=_with_communication(_parts(recorded, "quiet"), seconds),
         measured=None,
         spread=None,
-        unverified="hosts are assumed to be like this one",
     )
 
 
@@ -271,9 +283,9 @@ def _ready(passes: Sequence[Pass]) -> list[float]:
 
 def _measured(prediction: Prediction, seconds: Sequence[float]) -> Prediction:
     if not seconds:
-        return replace(prediction, unverified="")
+        return prediction
     median = statistics.median(seconds)
-    return replace(prediction, measured=median, spread=spread(seconds), unverified="")
+    return replace(prediction, measured=median, spread=spread(seconds))
 
 
 def _parts(recorded: Recorded, way: str) -> dict[str, float]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
 import os
-import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -26,13 +26,15 @@ class OfModel:
     """A loop over one batch.
 
     Attributes:
-        pickled: a `Work`, which is read where it is needed: with it comes the device.
+        saved: a `Work`, by ``torch.save``, which is loaded to the current device.
     """
 
-    pickled: bytes
+    saved: bytes
 
     def __call__(self, spec: Spec) -> None:
-        work: Work = pickle.loads(self.pickled)
+        work: Work = torch.load(
+            io.BytesIO(self.saved), map_location=_to_current, weights_only=False
+        )
         if spec.divisor > 1:
             work = work.part(spec.divisor)
         optimizer = work.optimizer_or_sgd()
@@ -41,6 +43,15 @@ class OfModel:
             optimizer.zero_grad()
             work.loss(work.model).backward()
             optimizer.step()
+
+
+def _to_current(storage: Any, location: str) -> Any:
+    if location == "cpu":
+        return storage
+    device = torch.accelerator.current_device_index()
+    return torch.serialization.default_restore_location(
+        storage, f"{location.partition(':')[0]}:{device}"
+    )
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,8 @@ class Work:
 
     def loss(self, model: Callable[..., Any]) -> torch.Tensor:
         """Run ``model``, which is the model or wraps it, forwards, and return the loss."""
-        sample, targets = self.sample, ()
+        sample: Any = self.sample
+        targets: tuple[Any, ...] = ()
         if isinstance(sample, (tuple, list)) and len(sample) == 2:
             sample, targets = sample[0], (sample[1],)
         if isinstance(sample, Mapping):

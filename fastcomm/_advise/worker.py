@@ -26,8 +26,6 @@ WARM_UP = 2  # steps of each round that do not count: others have used the cache
 
 _GROUP = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
-Model = Callable[..., Any]
-
 
 def work(train: Callable[[Spec], None], address: str, spec: Spec) -> None:
     """Train until told to end.
@@ -38,6 +36,8 @@ def work(train: Callable[[Spec], None], address: str, spec: Spec) -> None:
         spec: the workers of which this is one.
     """
     group = {name: os.environ.pop(name, "") for name in _GROUP}
+    if spec.ranks > 1 and torch.accelerator.device_count() >= spec.ranks:
+        torch.accelerator.set_device_index(int(group["RANK"]))
     link = socket.socket(socket.AF_UNIX)
     link.connect(address)
     with Connection(link.detach()) as connection:
@@ -60,6 +60,7 @@ class Worker:
         self._connection = connection
         self._spec = spec
         self._group = group
+        self._rank = int(group["RANK"])
         self._ways: dict[str, Any] = {}
         self._round: _Round | None = None
         self._model: nn.Module
@@ -71,13 +72,19 @@ class Worker:
             kind = type(model).__name__
             raise RuntimeError(f"its model is {kind} already: advise takes one that is not wrapped")
         self._model, self._optimizer, self.count = model, optimizer, 1
-        self._device = next(model.parameters()).device.type
+        device = next(model.parameters()).device
+        self._device = device.type
+        if self._spec.ranks > 1 and device.type != "cpu" and device.index != self._rank:
+            raise RuntimeError(
+                f"its model is on {device} in rank {self._rank}, too: it must use the current "
+                f'device, as "{device.type}" does'
+            )
         slots = self._spec.slots
         self._places = ["cpu"] * slots if self._device == "cpu" else list(range(slots))
         if self._spec.ranks > 1:
             self._form()
         self._unused = any(p.requires_grad and p.grad is None for p in model.parameters())
-        self._way: Model = model
+        self._way: Any = model
         send_through(model, self._run)
         self._obey()
 
@@ -96,12 +103,12 @@ class Worker:
         return way(*arguments, **options)
 
     def _form(self) -> None:
-        size, rank = int(self._group["WORLD_SIZE"]), int(self._group["RANK"])
+        size = int(self._group["WORLD_SIZE"])
         if dist.is_initialized():
             raise RuntimeError("it forms a process group itself: advise takes one for one device")
         port = int(self._group["MASTER_PORT"])
         store = dist.TCPStore(self._group["MASTER_ADDR"], port, size, is_master=False)
-        dist.init_process_group("fastcomm", store=store, rank=rank, world_size=size)
+        dist.init_process_group("fastcomm", store=store, rank=self._rank, world_size=size)
 
     def _obey(self) -> None:
         while self._round is None:
@@ -142,7 +149,7 @@ class Worker:
         self._way = self._model
         self._round = _Round(steps)
 
-    def _wrapped(self, way: str) -> Model:
+    def _wrapped(self, way: str) -> Any:
         """Return the model wrapped for a way."""
         if way == "plain":
             return self._model
@@ -155,7 +162,7 @@ class Worker:
             options["gradient_as_bucket_view"] = True
         if way.startswith("quiet"):
             return Quiet(self._model, **options)
-        wrapped = nn.parallel.DistributedDataParallel(self._model, **options)
+        wrapped: Any = nn.parallel.DistributedDataParallel(self._model, **options)
         if way == "bfloat16":
             state = ddp_comm_hooks.FusedState(
                 self._model.parameters(), comm_dtype=torch.bfloat16, norm_type=None

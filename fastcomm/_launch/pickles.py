@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 from typing import Any
 
@@ -21,6 +22,19 @@ def dumps(what: Any) -> bytes:
     cloud = _cloudpickle()
     data: bytes = (cloud or pickle).dumps(what, protocol=pickle.HIGHEST_PROTOCOL)
     return data
+
+
+def save(what: Any) -> bytes:
+    """Return what ``torch.load`` reads, which may move tensors; pickled as by `dumps`.
+
+    Raises:
+        Exception: whatever pickling raises.
+    """
+    import torch
+
+    file = io.BytesIO()
+    torch.save(what, file, pickle_module=_cloudpickle() or pickle)
+    return file.getvalue()
 
 
 def dumps_function(function: Any, args: tuple[Any, ...]) -> bytes:

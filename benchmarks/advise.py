@@ -1,0 +1,249 @@
+"""Predictions of ``fastcomm.advise`` beside what was measured, for five models and two batches.
+
+    python benchmarks/advise.py --json benchmarks/results/advise.jsonl --plot docs/images/advise.png
+    python benchmarks/advise.py --json FILE --crowded     # while others use a core, too
+    python benchmarks/advise.py --show benchmarks/results/advise.jsonl
+
+``--show`` prints a table of a record, and how many predictions were near what was measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import fastcomm
+from fastcomm._measure.environment import describe, summary_line
+
+BATCHES = (8, 64)
+NEAR = 0.15  # an error
+STEADY = 0.05  # repeats that differ by less
+CLEAR = 0.10  # above it one of two ways is the faster one
+
+Batch = Callable[[int], torch.Tensor]
+Row = dict[str, Any]
+
+
+class Bags(nn.Module):
+    """Much embedding, little else."""
+
+    def __init__(self, words: int = 100_000, width: int = 64) -> None:
+        super().__init__()
+        self.embedding = nn.EmbeddingBag(words, width)
+        self.head = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10))
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.head(self.embedding(words))
+        return result
+
+
+class Sequences(nn.Module):
+    """A transformer or an LSTM that predicts the next word."""
+
+    def __init__(self, kind: str, words: int = 2000, width: int = 256) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(words, width)
+        self.body: nn.Module
+        if kind == "LSTM":
+            self.body = nn.LSTM(width, width, 2, batch_first=True)
+        else:
+            layer = nn.TransformerEncoderLayer(width, 4, 4 * width, batch_first=True)
+            self.body = nn.TransformerEncoder(layer, 3)
+        self.head = nn.Linear(width, words)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        states = self.body(self.embedding(words))
+        result: torch.Tensor = self.head(
+            (states[0] if isinstance(states, tuple) else states)[:, -1]
+        )
+        return result
+
+
+def model_of(kind: str) -> tuple[nn.Module, Batch, int]:
+    """Return a model, its batches of so many rows, and how many classes it tells apart."""
+    torch.manual_seed(0)
+    if kind == "MLP":
+        layers = [layer for _ in range(6) for layer in (nn.Linear(1024, 1024), nn.ReLU())]
+        return nn.Sequential(*layers), lambda rows: torch.randn(rows, 1024), 1024
+    if kind == "CNN":
+        convolutions: list[nn.Module] = []
+        for inner, outer, stride in ((3, 32, 1), (32, 64, 2), (64, 128, 2)):
+            convolutions += [nn.Conv2d(inner, outer, 3, stride=stride, padding=1), nn.ReLU()]
+        head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 10)]
+        return nn.Sequential(*convolutions, *head), lambda rows: torch.randn(rows, 3, 32, 32), 10
+    if kind == "embedding":
+        return Bags(), lambda rows: torch.randint(0, 100_000, (rows, 20)), 10
+    length = 32 if kind == "transformer" else 16
+    return Sequences(kind), lambda rows: torch.randint(0, 2000, (rows, length)), 2000
+
+
+KINDS = ("MLP", "CNN", "embedding", "transformer", "LSTM")
+
+
+@contextlib.contextmanager
+def _crowded(crowded: bool) -> Iterator[None]:
+    """Let another process use a core meanwhile."""
+    if not crowded:
+        yield
+        return
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        yield
+    finally:
+        busy.kill()
+        busy.wait()
+
+
+def run(kinds: Sequence[str], turns: int) -> Iterator[Row]:
+    """Yield rows of predictions and measurements, and a summary for each model and batch."""
+    for kind in kinds:
+        for rows in BATCHES:
+            model, batch, classes = model_of(kind)
+            sample = (batch(rows), torch.randint(0, classes, (rows,)))
+            advice = fastcomm.advise(
+                model,
+                sample,
+                nn.CrossEntropyLoss(),
+                ranks=[2],
+                verify=True,
+                turns=turns,
+                progress=lambda text, at=f"{kind}, {rows}": print(f"{at}: {text}", file=sys.stderr),
+            )
+            one = advice.one
+            for each in [*advice.predictions, *advice.settings]:
+                if each.measured is None:
+                    continue
+                yield {
+                    "type": "row",
+                    "model": kind,
+                    "batch": rows,
+                    **each.as_json(),
+                    "times": advice.times_as_fast(each),
+                    "measured_times": each.rows / each.measured / one.rows_per_second,
+                }
+            yield {"type": "advice", "model": kind, "batch": rows, "sentence": advice.sentence}
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """Return how many predictions were near, and how many answers right, in words."""
+    several = [row for row in rows if row["type"] == "row" and row["devices"] > 1]
+    steady = [row for row in several if row["spread"] < STEADY]
+    clear = [row for row in several if abs(row["measured_times"] - 1) > CLEAR]
+    right = [row for row in clear if (row["times"] > 1) == (row["measured_times"] > 1)]
+    return (
+        f"within {NEAR:.0%}: {_near(several)} of all, {_near(steady)} of those whose repeats "
+        f'differ by less than {STEADY:.0%}; "is 2 faster than 1" where the difference is above '
+        f"{CLEAR:.0%}: right in {len(right)} of {len(clear)}"
+    )
+
+
+def _near(rows: Sequence[Row]) -> str:
+    return f"{sum(abs(row['error']) <= NEAR for row in rows)} of {len(rows)}"
+
+
+def table(rows: Sequence[Row], style: str) -> str:
+    """Return the table of a record."""
+    from tabulate import tabulate
+
+    shown = [
+        {
+            "model": row["model"],
+            "way": row["way"].removeprefix("DDP, "),
+            "batch": f"{row['devices']} x {row['rows'] // row['devices']}",
+            "predicted ms": f"{1e3 * row['seconds']:.2f}",
+            "measured ms": f"{1e3 * row['measured']:.2f}",
+            "error": f"{row['error']:+.0%}",
+            "repeats": f"{row['spread']:.0%}",
+            "times as fast": f"{row['times']:.2f}",
+            "measured": f"{row['measured_times']:.2f}",
+        }
+        for row in rows
+        if row["type"] == "row" and row["devices"] > 1
+    ]
+    aligned = ["left", "left", *["right"] * 7]
+    return tabulate(shown, "keys", style, colalign=aligned, disable_numparse=True)
+
+
+def write_plot(rows: Sequence[Row], path: Path) -> None:
+    """Draw predictions against measurements."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    several = [row for row in rows if row["type"] == "row" and row["devices"] > 1]
+    figure = Figure(figsize=(9, 4.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(1, 2)
+    colors = ("#1f5fa8", "#e07b1a", "#2a8f5b", "#8a4fb0", "#333333")
+    for place, kind in enumerate(KINDS):
+        mine = [row for row in several if row["model"] == kind]
+        for panel, predicted, measured in (
+            (
+                panels[0],
+                [1e3 * row["seconds"] for row in mine],
+                [1e3 * r["measured"] for r in mine],
+            ),
+            (panels[1], [row["times"] for row in mine], [row["measured_times"] for row in mine]),
+        ):
+            panel.plot(measured, predicted, "os^Dv"[place], color=colors[place], label=kind)
+    for panel, what in zip(panels, ("ms a step", "times as fast as one process"), strict=True):
+        low, high = panel.get_xlim()
+        low = max(low, 0.1)
+        panel.plot([low, high], [low, high], color="#888888", lw=1)
+        panel.fill_between(
+            [low, high],
+            [low * (1 - NEAR), high * (1 - NEAR)],
+            [low * (1 + NEAR), high * (1 + NEAR)],
+            color="#888888",
+            alpha=0.15,
+            lw=0,
+        )
+        panel.set_xlabel(f"measured {what}")
+        panel.set_ylabel(f"predicted {what}")
+    panels[0].set_xscale("log")
+    panels[0].set_yscale("log")
+    panels[1].axvline(1, color="#888888", lw=0.5)
+    panels[1].axhline(1, color="#888888", lw=0.5)
+    panels[0].legend(frameon=False)
+    figure.suptitle(summary_line(rows[0]), fontsize=8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, or show a record."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--models", default=",".join(KINDS), help="some of: %(default)s")
+    parser.add_argument("--turns", type=int, default=8)
+    parser.add_argument("--crowded", action="store_true", help="another process uses a core")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="record to write, line by line")
+    parser.add_argument("--show", type=Path, metavar="FILE", help="a record to show instead")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="PNG to draw")
+    parser.add_argument("--style", default="simple", help="of the table: simple or github")
+    options = parser.parse_args(arguments)
+    if options.show is not None:
+        rows = [json.loads(line) for line in options.show.read_text().splitlines()]
+    else:
+        words = sys.argv[1:] if arguments is None else arguments
+        rows = [{"type": "environment", **describe(["benchmarks/advise.py", *words])}]
+        with _crowded(options.crowded):
+            rows += run(options.models.split(","), options.turns)
+        if options.json is not None:
+            options.json.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    print(table(rows, options.style))
+    print(f"\n{summary(rows)}")
+    if options.plot is not None:
+        write_plot(rows, options.plot)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
