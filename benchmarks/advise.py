@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import subprocess
 import sys
@@ -28,6 +29,9 @@ BATCHES = (8, 64)
 NEAR = 0.15  # an error
 STEADY = 0.05  # repeats that differ by less
 CLEAR = 0.10  # above it one of two ways is the faster one
+
+_COLORS = ("#1f5fa8", "#e07b1a", "#2a8f5b", "#8a4fb0", "#333333")
+_MARKERS = "os^Dv"
 
 Batch = Callable[[int], torch.Tensor]
 Row = dict[str, Any]
@@ -104,33 +108,26 @@ def _crowded(crowded: bool) -> Iterator[None]:
 
 
 def run(kinds: Sequence[str], turns: int) -> Iterator[Row]:
-    """Yield rows of predictions and measurements, and a summary for each model and batch."""
-    for kind in kinds:
-        for rows in BATCHES:
-            model, batch, classes = model_of(kind)
-            sample = (batch(rows), torch.randint(0, classes, (rows,)))
-            advice = fastcomm.advise(
-                model,
-                sample,
-                nn.CrossEntropyLoss(),
-                ranks=[2],
-                verify=True,
-                turns=turns,
-                progress=lambda text, at=f"{kind}, {rows}": print(f"{at}: {text}", file=sys.stderr),
-            )
-            one = advice.one
-            for each in [*advice.predictions, *advice.settings]:
-                if each.measured is None:
-                    continue
-                yield {
-                    "type": "row",
-                    "model": kind,
-                    "batch": rows,
-                    **each.as_json(),
-                    "times": advice.times_as_fast(each),
-                    "measured_times": each.rows / each.measured / one.rows_per_second,
-                }
-            yield {"type": "advice", "model": kind, "batch": rows, "sentence": advice.sentence}
+    """Yield rows of predictions and measurements, and the sentence, of each model and batch."""
+    for kind, rows in itertools.product(kinds, BATCHES):
+        model, batch, classes = model_of(kind)
+        print(f"{kind}, {rows} rows", file=sys.stderr)
+        advice = fastcomm.advise(
+            model,
+            (batch(rows), torch.randint(0, classes, (rows,))),
+            nn.CrossEntropyLoss(),
+            ranks=[2],
+            verify=True,
+            turns=turns,
+        )
+        of = {"model": kind, "batch": rows}
+        one = advice.one.rows_per_second
+        for each in [*advice.predictions, *advice.settings]:
+            if each.measured is not None:
+                measured = {"measured_times": each.rows / each.measured / one}
+                times = {"times": advice.times_as_fast(each), **measured}
+                yield {"type": "row", **of, **each.as_json(), **times}
+        yield {"type": "advice", **of, "sentence": advice.sentence}
 
 
 def summary(rows: Sequence[Row]) -> str:
@@ -170,7 +167,7 @@ def table(rows: Sequence[Row], style: str) -> str:
         if row["type"] == "row" and row["devices"] > 1
     ]
     aligned = ["left", "left", *["right"] * 7]
-    return tabulate(shown, "keys", style, colalign=aligned, disable_numparse=True)
+    return str(tabulate(shown, "keys", style, colalign=aligned, disable_numparse=True))
 
 
 def write_plot(rows: Sequence[Row], path: Path) -> None:
@@ -182,30 +179,24 @@ def write_plot(rows: Sequence[Row], path: Path) -> None:
     figure = Figure(figsize=(9, 4.4), layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(1, 2)
-    colors = ("#1f5fa8", "#e07b1a", "#2a8f5b", "#8a4fb0", "#333333")
     for place, kind in enumerate(KINDS):
         mine = [row for row in several if row["model"] == kind]
-        for panel, predicted, measured in (
-            (
-                panels[0],
-                [1e3 * row["seconds"] for row in mine],
-                [1e3 * r["measured"] for r in mine],
-            ),
-            (panels[1], [row["times"] for row in mine], [row["measured_times"] for row in mine]),
+        for panel, predicted, measured, unit in (
+            (panels[0], "seconds", "measured", 1e3),
+            (panels[1], "times", "measured_times", 1.0),
         ):
-            panel.plot(measured, predicted, "os^Dv"[place], color=colors[place], label=kind)
+            panel.plot(
+                [unit * row[measured] for row in mine],
+                [unit * row[predicted] for row in mine],
+                _MARKERS[place],
+                color=_COLORS[place],
+                label=kind,
+            )
     for panel, what in zip(panels, ("ms a step", "times as fast as one process"), strict=True):
-        low, high = panel.get_xlim()
-        low = max(low, 0.1)
-        panel.plot([low, high], [low, high], color="#888888", lw=1)
-        panel.fill_between(
-            [low, high],
-            [low * (1 - NEAR), high * (1 - NEAR)],
-            [low * (1 + NEAR), high * (1 + NEAR)],
-            color="#888888",
-            alpha=0.15,
-            lw=0,
-        )
+        ends = [max(end, 0.1) for end in panel.get_xlim()]
+        panel.plot(ends, ends, color="#888888", lw=1)
+        within = [[end * factor for end in ends] for factor in (1 - NEAR, 1 + NEAR)]
+        panel.fill_between(ends, *within, color="#888888", alpha=0.15, lw=0)
         panel.set_xlabel(f"measured {what}")
         panel.set_ylabel(f"predicted {what}")
     panels[0].set_xscale("log")

@@ -26,6 +26,7 @@ sys.path.append(str(ROOT / "benchmarks"))
 
 DOCUMENTS = (
     *("README.md", "docs/performance.md", "docs/gradients.md", "docs/gpus.md"),
+    "docs/advise.md",
     "docs/settings.md",
     "docs/scaling.md",
     "docs/wheels.md",

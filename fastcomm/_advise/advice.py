@@ -225,7 +225,8 @@ def _pays_from(recorded: Sequence[Recorded], ranks: int) -> dict[int, float]:
         return {}
     (base, slope), (their_base, their_slope) = _line(ones), _line(several)
     if their_slope >= slope:
-        return {ranks: 1.0 if their_base < base else float("inf")}
+        whole = ones[0][0]  # as far as it was run
+        return {ranks: 1.0 if their_base + their_slope * whole < ones[0][1] else float("inf")}
     return {ranks: max(1.0, (their_base - base) / (slope - their_slope))}
 
 

@@ -52,6 +52,7 @@ class Crew:
         self._inner = contextlib.ExitStack()
         self._links: list[Connection] = []
         self._outcome: processes.Outcome | None = None
+        self.ranks: list[processes.Rank] = []  # once they have been started
 
     def __enter__(self) -> Crew:
         with contextlib.ExitStack() as inner:
@@ -141,6 +142,7 @@ class Crew:
         def watch() -> None:
             try:
                 with processes.started(task, self._shares, bind=False, environment={}) as ranks:
+                    self.ranks = ranks
                     self._outcome = processes.watch(ranks, stop)
             except BaseException as error:
                 failed.append(error)

@@ -52,7 +52,15 @@ def draw(advice: Advice) -> Figure:
     axes.set_xticks(range(len(shown)), [_label(each) for each in shown])
     axes.set_ylabel("ms a step")
     axes.margins(y=0.15)
-    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
+    handles, labels = axes.get_legend_handles_labels()
+    order = sorted(range(len(labels)), key=lambda at: [*_COLORS, "measured"].index(labels[at]))
+    axes.legend(
+        [handles[at] for at in order],
+        [labels[at] for at in order],
+        loc="upper left",
+        bbox_to_anchor=(1.0, 1.0),
+        frameon=False,
+    )
     axes.set_title(advice.sentence, fontsize=8, wrap=True)
     return figure
 

@@ -17,8 +17,12 @@ FIRST_BUCKET = 1 << 20  # bytes, of DDP's buckets (dist._DEFAULT_FIRST_BUCKET_BY
 BUCKET = 25 << 20  # of the others
 BUCKETS = (1 << 20, 5 << 20, 100 << 20)  # that are tried besides
 ACCUMULATED = (2, 4, 8)  # batches of a step
-LINK_USE = 1.16  # time over the link's bound, as measured on two hosts: docs/performance.md
-LINK_STEP_S = 100e-6  # of a short message between hosts: assumed, as of TCP through a switch
+
+# Between hosts, as measured and fitted: docs/performance.md, docs/scaling.md.
+LINK_USE = 1.16  # time over the link's bound
+HOST_CALL_S = 400e-6  # of a rank in a call
+HOST_MESSAGE_S = 72e-6  # of a message
+HOST_BYTE_S = 0.55e-9  # of a byte in a processor, at one of its ends
 
 
 @dataclass(frozen=True)
@@ -188,13 +192,14 @@ def settings(recorded: Recorded, ddp: Prediction, one: Prediction) -> list[Predi
 def of_hosts(recorded: Recorded, ddp: Prediction, hosts: int, gbits: float) -> Prediction:
     """Return what ranks on several such hosts take, by the speed of the links between them.
 
-    A ring sends and receives 2 (h - 1) / h of the bytes over each host's link, in 2 (h - 1) steps.
+    A host sends and receives 2 (h - 1) / h of the bytes over its link, in 2 (h - 1) messages.
     """
 
     def cost(size: int) -> float:
-        steps = 2 * (hosts - 1)
-        over = size * steps / hosts * 8 / (gbits * 1e9)
-        return recorded.cost(size) + LINK_USE * over + steps * LINK_STEP_S
+        messages = 2 * (hosts - 1)
+        byte = LINK_USE * max(8 / (gbits * 1e9), HOST_BYTE_S)
+        between = HOST_CALL_S + messages * (HOST_MESSAGE_S + size / hosts * byte)
+        return recorded.cost(size) + between
 
     seconds = statistics.median(ddp_seconds(recorded, cost))
     return replace(

@@ -79,21 +79,22 @@ class OfScript:
 @contextlib.contextmanager
 def silent() -> Iterator[Callable[[], str]]:
     """Print nothing meanwhile, and yield a function that returns the last lines of errors."""
-    with open(os.devnull, "wb") as nothing, os.fdopen(os.memfd_create("stderr"), "w+b") as kept:
-        before = [os.dup(1), os.dup(2)]
-        os.dup2(nothing.fileno(), 1)
-        os.dup2(kept.fileno(), 2)
+    with contextlib.ExitStack() as stack:
+        nothing = stack.enter_context(open(os.devnull, "w"))
+        kept = stack.enter_context(os.fdopen(os.memfd_create("stderr"), "w+", errors="replace"))
+        for number, file in ((1, nothing), (2, kept)):  # of what is no Python
+            before = os.dup(number)
+            stack.callback(os.close, before)
+            stack.callback(os.dup2, before, number)
+            os.dup2(file.fileno(), number)
+        stack.enter_context(contextlib.redirect_stdout(nothing))
+        stack.enter_context(contextlib.redirect_stderr(kept))
 
         def last() -> str:
             kept.seek(0)
-            return kept.read().decode(errors="replace").strip()[-2000:]
+            return kept.read().strip()[-2000:]
 
-        try:
-            yield last
-        finally:
-            for number, descriptor in enumerate(before, 1):
-                os.dup2(descriptor, number)
-                os.close(descriptor)
+        yield last
 
 
 @contextlib.contextmanager

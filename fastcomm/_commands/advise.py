@@ -12,9 +12,9 @@ from typing import Any
 from fastcomm._commands.common import (
     TABLES,
     is_file,
+    parsed,
     positive,
     run,
-    seconds,
     several_ranks,
     with_script,
 )
@@ -52,7 +52,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--links",
-        type=lambda text: _listed(text, seconds),
+        type=lambda text: _listed(text, gigabits),
         default=[1.0, 10.0, 100.0],
         metavar="GBIT,...",
         help="speeds of links between hosts to predict for, in Gbit/s (default: 1,10,100)",
@@ -105,6 +105,11 @@ def _advise(options: argparse.Namespace, words: Sequence[str], as_module: bool) 
     if options.plot is not None:
         advice.plot(options.plot)
     return 0
+
+
+def gigabits(text: str) -> float:
+    """Parse a speed above 0."""
+    return parsed(float, text, lambda value: 0 < value < float("inf"), "Gbit/s above 0")
 
 
 def _listed(text: str, parse: Any) -> list[Any]:

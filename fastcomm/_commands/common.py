@@ -22,19 +22,19 @@ TABLES = ("tabulate", "tqdm")  # packages that tables and progress bars need
 
 def seconds(text: str) -> float:
     """Parse a number of seconds above 0."""
-    return _parsed(
+    return parsed(
         float, text, lambda value: 0 < value < float("inf"), "a number of seconds above 0"
     )
 
 
 def positive(text: str) -> int:
     """Parse a whole number above 0."""
-    return _parsed(int, text, lambda value: value >= 1, "a whole number above 0")
+    return parsed(int, text, lambda value: value >= 1, "a whole number above 0")
 
 
 def count(text: str) -> int:
     """Parse a whole number that may be 0."""
-    return _parsed(int, text, lambda value: value >= 0, "a whole number, 0 or more")
+    return parsed(int, text, lambda value: value >= 0, "a whole number, 0 or more")
 
 
 def several_ranks(text: str) -> int:
@@ -44,13 +44,13 @@ def several_ranks(text: str) -> int:
     except _native.NativeLibraryError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     what = f"a number of ranks from 2 to {most}"
-    return _parsed(int, text, lambda value: 2 <= value <= most, what)
+    return parsed(int, text, lambda value: 2 <= value <= most, what)
 
 
-def _parsed(
+def parsed(
     parse: Callable[[str], Number], text: str, fits: Callable[[Number], bool], what: str
 ) -> Number:
-    """Return the number in ``text``, or raise an error that says ``what`` was expected.
+    """Parse a number that ``fits``, or raise an error that says ``what`` was expected.
 
     For a ValueError argparse would name the function instead.
     """
