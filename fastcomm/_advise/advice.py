@@ -43,9 +43,10 @@ class Limits:
         """What takes most, in words."""
         if self.loading > _MUCH:
             return "loading data takes most of the time"
+        beside = "ranks slow each other down, as they share caches and the memory's bandwidth"
         reasons = {
             "one process keeps the cores busy by itself": self.cores,
-            "ranks share caches and the memory's bandwidth": self.sharing,
+            beside: self.sharing,
             "gradients have to be exchanged": self.communication,
         }
         return min(reasons, key=lambda reason: reasons[reason])
@@ -196,7 +197,7 @@ def advice_from(
 
 def _limits(one: Recorded, ranks: Recorded, ddp: Prediction) -> Limits:
     alone = statistics.median(one.seconds("plain"))
-    apart = statistics.median(single for single, _ in ranks.apart)
+    apart = statistics.median(ranks.apart)
     quiet = statistics.median(ranks.seconds("quiet"))
     busy = [round.busy for turn in one.rounds["plain"] for round in turn]
     return Limits(

@@ -22,7 +22,15 @@ _END_S = 5.0  # for workers to end by themselves
 
 
 class AdviseError(RuntimeError):
-    """There is no advice; the message says why."""
+    """There is no advice; the message says why.
+
+    Attributes:
+        reason: the same in one line.
+    """
+
+    def __init__(self, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason or message
 
 
 class StoppedError(AdviseError):
@@ -179,7 +187,8 @@ class Crew:
         if not self._outcome.failures:
             raise StoppedError(0)
         first = errors.in_order(self._outcome.failures)[0]
-        raise AdviseError(f"the training failed, with {self.spec}: {first.text}{_hint(first.text)}")
+        message = f"the training failed, with {self.spec}: {first.text}{_hint(first.text)}"
+        raise AdviseError(message, first.text.rpartition("\n")[2])
 
 
 def _hint(text: str) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from fastcomm._advise.crew import AdviseError, Crew
+from fastcomm._advise.crew import AdviseError, Crew, StoppedError
 from fastcomm._advise.loop import Parts
 from fastcomm._advise.replay import AS_ALONE, Speeds
 from fastcomm._advise.told import Facts, Round, Spec
@@ -42,7 +42,7 @@ class Recorded:
         costs: of messages by what is done to them and bytes, in seconds.
         speeds: of computation and messages beside each other.
         moved: seconds in which DataParallel moves parameters and gradients.
-        apart: seconds of a step of one rank alone, and of all ranks at once, without messages.
+        apart: seconds of a step of one rank while the others rest.
     """
 
     spec: Spec
@@ -51,7 +51,7 @@ class Recorded:
     costs: dict[str, list[dict[int, float]]] = field(default_factory=dict)
     speeds: list[Speeds] = field(default_factory=list)
     moved: list[float] = field(default_factory=list)
-    apart: list[tuple[float, float]] = field(default_factory=list)
+    apart: list[float] = field(default_factory=list)
 
     def cost(self, size: int, how: str = "all_reduce") -> float:
         """Return the seconds of a message, between sizes that were measured in proportion."""
@@ -119,7 +119,13 @@ def measure(
                 f"a batch of {facts.rows} rows cannot be divided among {max(ranks)} ranks"
             )
         specs, notes = fitting(specs_of(ranks), facts, _available())
-        studies += [start(spec) for spec in specs]
+        for spec in specs:
+            try:
+                studies.append(start(spec))
+            except StoppedError:
+                raise
+            except AdviseError as error:  # as where replicas' losses are a vector
+                notes.append(f"{spec}: left out, since the training fails so: {error.reason}")
         for turn in range(turns):
             progress(f"turn {turn + 1} of {turns}")
             for study in studies if turn % 2 == 0 else reversed(studies):
@@ -216,9 +222,8 @@ class _Study:
         if self._buckets:
             costs = crew.costs(self._buckets, "all_reduce")
             recorded.costs["all_reduce"].append({**recorded.costs["all_reduce"][0], **costs})
-            apart = crew.apart(self._steps).seconds
+            recorded.apart.append(crew.apart(self._steps).seconds)
             together = max(round.seconds for round in crew.round("plain", self._steps))
-            recorded.apart.append((apart, together))
             size = self._buckets[-1]
             recorded.speeds.append(self._beside(size, costs[size], together * self._steps))
 

@@ -170,10 +170,9 @@ def settings(recorded: Recorded, ddp: Prediction, one: Prediction) -> list[Predi
     sharded = recorded.cost(facts.gradient_bytes, "sharded") - optimizer * (1 - 1 / ranks)
     memory -= facts.state_bytes - facts.state_bytes // ranks
     found.append(changed("ShardedOptimizer", quiet + sharded - ddp.seconds, memory_bytes=memory))
-    together = statistics.median(both for _, both in recorded.apart) - optimizer
     for count in ACCUMULATED:
         longer = changed(
-            f"DDP, {count} batches a step", (count - 1) * together, rows=count * ddp.rows
+            f"DDP, {count} batches a step", (count - 1) * (quiet - optimizer), rows=count * ddp.rows
         )
         parts = _parts(recorded, "quiet")
         for part in ("loading", "forward", "backward"):

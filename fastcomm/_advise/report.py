@@ -77,7 +77,7 @@ def _limits(advice: Advice) -> str:
         product = each.devices * each.cores * each.sharing * each.communication
         lines.append(
             f"{each.devices} ranks are {product:.2f} times as fast as {advice.one.way}: "
-            f"{each.devices} x {each.cores:.2f} (cores) x {each.sharing:.2f} (shared memory) x "
+            f"{each.devices} x {each.cores:.2f} (cores) x {each.sharing:.2f} (beside each other) x "
             f"{each.communication:.2f} (communication). {advice.one.way.capitalize()} keeps "
             f"{each.busy:.1f} cores busy; {100 * each.loading:.0f} % of its step waits for data."
         )

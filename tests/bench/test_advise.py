@@ -16,9 +16,18 @@ RECORD = ROOT / "benchmarks" / "results" / "advise.jsonl"
 
 def _row(error: float, spread: float, times: float, measured: float) -> dict[str, Any]:
     return {
-        "type": "row", "model": "MLP", "batch": 8, "way": "DDP", "devices": 2, "rows": 16,
-        "seconds": 0.01 * (1 + error), "measured": 0.01, "error": error, "spread": spread,
-        "times": times, "measured_times": measured,
+        "type": "row",
+        "model": "MLP",
+        "batch": 8,
+        "way": "DDP",
+        "devices": 2,
+        "rows": 16,
+        "seconds": 0.01 * (1 + error),
+        "measured": 0.01,
+        "error": error,
+        "spread": spread,
+        "times": times,
+        "measured_times": measured,
     }
 
 

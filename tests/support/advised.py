@@ -65,7 +65,7 @@ def ranks(
         "sharded": [{4 * MIB: cost}],
     }
     recorded.speeds = [Speeds(0.5, 0.5)]
-    recorded.apart = [(apart * seconds, seconds)]
+    recorded.apart = [apart * seconds]
     return recorded
 
 

@@ -53,7 +53,7 @@ def test_yes() -> None:
     ("cost", "apart", "why"),
     [
         (0.004, 1.0, "one process keeps the cores busy by itself"),
-        (0.004, 0.4, "ranks share caches and the memory's bandwidth"),
+        (0.004, 0.4, "ranks slow each other down, as they share caches and the memory's bandwidth"),
         (0.050, 1.0, "gradients have to be exchanged"),
     ],
 )
