@@ -4,7 +4,8 @@
     python benchmarks/advise.py --json FILE --crowded     # while others use a core, too
     python benchmarks/advise.py --show benchmarks/results/advise.jsonl
 
-``--show`` prints a table of a record, and how many predictions were near what was measured.
+``--show`` prints errors by model and way, with times as fast as one process as measured in
+brackets, and how many predictions were near what was measured; with ``--all`` each prediction.
 """
 
 from __future__ import annotations
@@ -130,28 +131,44 @@ def run(kinds: Sequence[str], turns: int) -> Iterator[Row]:
         yield {"type": "advice", **of, "sentence": advice.sentence}
 
 
-def summary(rows: Sequence[Row]) -> str:
-    """Return how many predictions were near, and how many answers right, in words."""
-    several = [row for row in rows if row["type"] == "row" and row["devices"] > 1]
+def summary(rows: Sequence[Row]) -> list[tuple[str, str]]:
+    """Return how many predictions were near, and how many answers right."""
+    several = _several(rows)
     steady = [row for row in several if row["spread"] < STEADY]
     clear = [row for row in several if abs(row["measured_times"] - 1) > CLEAR]
     right = [row for row in clear if (row["times"] > 1) == (row["measured_times"] > 1)]
-    return (
-        f"within {NEAR:.0%}: {_near(several)} of all, {_near(steady)} of those whose repeats "
-        f'differ by less than {STEADY:.0%}; "is 2 faster than 1" where the difference is above '
-        f"{CLEAR:.0%}: right in {len(right)} of {len(clear)}"
-    )
+    return [
+        (f"within {NEAR:.0%} of what was measured", _near(several)),
+        (f"the same, where repeats differ by less than {STEADY:.0%}", _near(steady)),
+        (
+            f"right on whether 2 are faster than 1, where the difference is above {CLEAR:.0%}",
+            f"{len(right)} of {len(clear)}",
+        ),
+    ]
+
+
+def _several(rows: Sequence[Row]) -> list[Row]:
+    return [row for row in rows if row["type"] == "row" and row["devices"] > 1]
 
 
 def _near(rows: Sequence[Row]) -> str:
     return f"{sum(abs(row['error']) <= NEAR for row in rows)} of {len(rows)}"
 
 
-def table(rows: Sequence[Row], style: str) -> str:
-    """Return the table of a record."""
+def tables(rows: Sequence[Row], style: str, everything: bool) -> str:
+    """Return tables of a record: all rows, or errors by model and way, and the summary."""
     from tabulate import tabulate
 
-    shown = [
+    shown = _all_rows(rows) if everything else _errors(rows)
+    words = 2 if everything else 1  # columns
+    aligned = ["left"] * words + ["right"] * (len(shown[0]) - words)
+    main = tabulate(shown, "keys", style, colalign=aligned, disable_numparse=True)
+    counts = tabulate(summary(rows), ("predictions", ""), style, disable_numparse=True)
+    return f"{main}\n\n{counts}"
+
+
+def _all_rows(rows: Sequence[Row]) -> list[dict[str, str]]:
+    return [
         {
             "model": row["model"],
             "way": row["way"].removeprefix("DDP, "),
@@ -163,11 +180,21 @@ def table(rows: Sequence[Row], style: str) -> str:
             "times as fast": f"{row['times']:.2f}",
             "measured": f"{row['measured_times']:.2f}",
         }
-        for row in rows
-        if row["type"] == "row" and row["devices"] > 1
+        for row in _several(rows)
     ]
-    aligned = ["left", "left", *["right"] * 7]
-    return str(tabulate(shown, "keys", style, colalign=aligned, disable_numparse=True))
+
+
+def _errors(rows: Sequence[Row]) -> list[dict[str, str]]:
+    """Return a row for each model and batch, with the error of each way and what was measured."""
+    found: dict[tuple[str, int], dict[str, str]] = {}
+    for row in _several(rows):
+        line = found.setdefault(
+            (row["model"], row["batch"]), {"model": row["model"], "batch": str(row["batch"])}
+        )
+        divided = row["way"] == "DDP" and row["rows"] == row["batch"]
+        way = "DDP, batch divided" if divided else row["way"]
+        line[way] = f"{row['error']:+.0%} ({row['measured_times']:.2f})"
+    return list(found.values())
 
 
 def write_plot(rows: Sequence[Row], path: Path) -> None:
@@ -175,7 +202,7 @@ def write_plot(rows: Sequence[Row], path: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    several = [row for row in rows if row["type"] == "row" and row["devices"] > 1]
+    several = _several(rows)
     figure = Figure(figsize=(9, 4.4), layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(1, 2)
@@ -193,7 +220,7 @@ def write_plot(rows: Sequence[Row], path: Path) -> None:
                 label=kind,
             )
     for panel, what in zip(panels, ("ms a step", "times as fast as one process"), strict=True):
-        ends = [max(end, 0.1) for end in panel.get_xlim()]
+        ends = [0.9 * min(panel.dataLim.intervalx), 1.1 * max(panel.dataLim.intervalx)]
         panel.plot(ends, ends, color="#888888", lw=1)
         within = [[end * factor for end in ends] for factor in (1 - NEAR, 1 + NEAR)]
         panel.fill_between(ends, *within, color="#888888", alpha=0.15, lw=0)
@@ -217,6 +244,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--crowded", action="store_true", help="another process uses a core")
     parser.add_argument("--json", type=Path, metavar="FILE", help="record to write, line by line")
     parser.add_argument("--show", type=Path, metavar="FILE", help="a record to show instead")
+    parser.add_argument("--all", action="store_true", help="show each prediction")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="PNG to draw")
     parser.add_argument("--style", default="simple", help="of the table: simple or github")
     options = parser.parse_args(arguments)
@@ -229,8 +257,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             rows += run(options.models.split(","), options.turns)
         if options.json is not None:
             options.json.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    print(table(rows, options.style))
-    print(f"\n{summary(rows)}")
+    print(tables(rows, options.style, options.all))
     if options.plot is not None:
         write_plot(rows, options.plot)
     return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastcomm._advise.advice import Advice
+from fastcomm._advise.findings import Findings
 from fastcomm._advise.predict import Prediction
 
 if TYPE_CHECKING:
@@ -21,13 +21,13 @@ _COLORS = {
 }
 
 
-def write_plot(advice: Advice, path: Path) -> None:
+def write_plot(advice: Findings, path: Path) -> None:
     """Draw the predictions into a new or existing PNG at ``path``."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draw(advice).savefig(path, dpi=130)
 
 
-def draw(advice: Advice) -> Figure:
+def draw(advice: Findings) -> Figure:
     """The figure: a bar for each prediction, and a mark for what was measured."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

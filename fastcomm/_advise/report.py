@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fastcomm._advise.advice import Advice
+from fastcomm._advise.findings import Findings
 from fastcomm._advise.predict import Prediction
 from fastcomm._measure.units import format_size
 
 
-def report(advice: Advice) -> str:
+def report(advice: Findings) -> str:
     """Return tables, what limits more devices, how far to believe it, and the sentence."""
     blocks = [_table(advice, advice.predictions), _parts(advice)]
     if advice.settings:
@@ -21,7 +21,7 @@ def report(advice: Advice) -> str:
     return "\n\n".join([*blocks, advice.sentence])
 
 
-def _table(advice: Advice, predictions: Sequence[Prediction]) -> str:
+def _table(advice: Findings, predictions: Sequence[Prediction]) -> str:
     several = any(each.hosts > 1 for each in predictions)
     rows = []
     for each in predictions:
@@ -45,7 +45,7 @@ def _table(advice: Advice, predictions: Sequence[Prediction]) -> str:
     return _tabulated(rows)
 
 
-def _parts(advice: Advice) -> str:
+def _parts(advice: Findings) -> str:
     """Return parts of each step, in milliseconds."""
     rows = []
     for each in advice.predictions:
@@ -71,7 +71,7 @@ def _measured(prediction: Prediction) -> str:
     return f"{_number(prediction.measured * 1e3)} ({100 * (prediction.error or 0):+.0f} %)"
 
 
-def _limits(advice: Advice) -> str:
+def _limits(advice: Findings) -> str:
     lines = []
     for each in advice.limits:
         product = each.devices * each.cores * each.sharing * each.communication
@@ -84,7 +84,7 @@ def _limits(advice: Advice) -> str:
     return "\n".join(lines)
 
 
-def _pays(advice: Advice) -> str:
+def _pays(advice: Findings) -> str:
     lines = []
     for ranks, rows in advice.pays_from.items():
         if rows == float("inf"):
@@ -98,7 +98,7 @@ def _pays(advice: Advice) -> str:
     return "\n".join(lines)
 
 
-def _belief(advice: Advice) -> str:
+def _belief(advice: Findings) -> str:
     everything = [*advice.predictions[1:], *advice.settings]
     errors = [abs(each.error) for each in everything if each.error is not None]
     spreads = [each.spread for each in everything if each.spread is not None]
