@@ -10,8 +10,10 @@ from fastcomm._advise import predict
 from fastcomm._advise.findings import Findings, Limits
 from fastcomm._advise.measure import Recorded
 from fastcomm._advise.plot import write_plot
-from fastcomm._advise.predict import Prediction
 from fastcomm._advise.report import report
+
+HOSTS = (2, 4, 16)
+UNSTEADY = 1.25  # times as long as in another turn
 
 
 class Advice(Findings):
@@ -40,46 +42,46 @@ def advice_from(
         notes: what was left out.
     """
     one = recorded[0]
-    whole = one.facts.rows
+    facts = one.facts
     found = Advice([predict.of_one(one)], notes=list(notes))
-    found.environment = {"device": one.facts.device}
-    ranks = [each for each in recorded if each.spec.ranks > 1]
-    undivided = [each for each in recorded if each.facts.rows * each.spec.divisor > whole]
+    found.environment = {
+        "device": facts.device,
+        "optimizer": facts.optimizer,
+        "batch": facts.batch,
+        "passes": facts.passes,
+        "threads": {each.spec.ranks: each.facts.threads for each in recorded},
+    }
     for each in recorded:
-        if each.spec.ranks > 1 and each not in undivided:
+        if each.spec.ranks > 1:
             found.predictions.append(predict.of_ddp(each))
         elif each.spec.slots > 1:
             found.predictions.append(predict.of_slots(each))
-    if undivided:
-        found.notes.append(
-            "the batch could not be divided, so each rank had a whole one: no DataLoader with a "
-            "batch_size was found"
-        )
-    for each in ranks:
-        if each.spec.divisor == 1:
+    for each in recorded:
+        if each.spec.ranks > 1 and each.spec.divisor == 1:
             ddp = predict.of_ddp(each)
             found.settings += predict.settings(each, ddp, found.one)
-            found.limits.append(_limits(one, each, ddp))
+            found.limits.append(_limits(one, each))
             found.pays_from.update(_pays_from(recorded, each.spec.ranks))
-    if wholes := [each for each in ranks if each.spec.divisor == 1]:
-        most = wholes[-1]
-        ddp = predict.of_ddp(most)
-        found.hosts = [predict.of_hosts(most, ddp, h, link) for h in (2, 4, 16) for link in links]
+            found.hosts = [predict.of_hosts(each, ddp, h, link) for h in HOSTS for link in links]
+    if (spread := max(found.one.turns) / min(found.one.turns)) > UNSTEADY:
+        found.notes.append(
+            f"this machine was unsteady: steps of {found.one.way} took up to {spread:.1f} times as "
+            "long in one turn as in another; more turns, or less beside it, would tell more"
+        )
     return found
 
 
-def _limits(one: Recorded, ranks: Recorded, ddp: Prediction) -> Limits:
-    alone = statistics.median(one.seconds("plain"))
-    apart = statistics.median(ranks.apart)
-    quiet = statistics.median(ranks.seconds("quiet"))
+def _limits(one: Recorded, ranks: Recorded) -> Limits:
+    alone, quiet = one.seconds("plain"), ranks.seconds("quiet")
+    both = list(zip(alone, ranks.apart, quiet, predict.ddp_seconds(ranks), strict=True))
     busy = [round.busy for turn in one.rounds["plain"] for round in turn]
     return Limits(
         devices=ranks.spec.ranks,
-        cores=alone / apart,
-        sharing=apart / quiet,
-        communication=quiet / ddp.seconds,
+        cores=statistics.median(single / apart for single, apart, _, _ in both),
+        sharing=statistics.median(apart / beside for _, apart, beside, _ in both),
+        communication=statistics.median(min(1.0, beside / ddp) for _, _, beside, ddp in both),
         busy=statistics.median(busy),
-        loading=one.parts("plain").loading / alone,
+        loading=one.parts("plain").loading / statistics.median(alone),
     )
 
 

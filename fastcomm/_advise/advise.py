@@ -19,7 +19,7 @@ from fastcomm._launch import pickles
 __all__ = ["Advice", "AdviseError", "advise"]
 
 TURNS = 6
-LINKS = (1.0, 10.0, 100.0)
+LINKS = (10.0,)
 
 
 def advise(

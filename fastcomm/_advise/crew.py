@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 from fastcomm._advise import worker
 from fastcomm._advise.told import Facts, Round, Spec
@@ -43,7 +43,7 @@ class StoppedError(AdviseError):
     def __init__(self, steps: int) -> None:
         super().__init__(
             f"the training ended by itself after {steps} steps, which are too few to measure: let "
-            "it run for more epochs, or give it more data"
+            "it run for some hundreds, by more epochs or more data"
             if steps
             else "the script has no training loop: nothing called backward() and an optimizer's "
             "step() for parameters of a module"
@@ -136,6 +136,8 @@ class Crew:
             self._fail()
         if what == "stopped":
             raise StoppedError(value)
+        if what == "failed":
+            self._raise(value)
         return value
 
     def _start(self, inner: contextlib.ExitStack, address: str) -> None:
@@ -178,7 +180,7 @@ class Crew:
             found[link.recv()] = link
         return [found[number] for number in range(self.spec.ranks)]
 
-    def _fail(self) -> Any:
+    def _fail(self) -> NoReturn:
         """Raise what has become of the processes."""
         self._end.wait()
         if self._failed:
@@ -187,8 +189,12 @@ class Crew:
         if not self._outcome.failures:
             raise StoppedError(0)
         first = errors.in_order(self._outcome.failures)[0]
-        message = f"the training failed, with {self.spec}: {first.text}{_hint(first.text)}"
-        raise AdviseError(message, first.text.rpartition("\n")[2])
+        self._raise(first.text)
+
+    def _raise(self, text: str) -> NoReturn:
+        """Raise a failure of the training."""
+        message = f"the training failed, with {self.spec}:\n{text}{_hint(text)}"
+        raise AdviseError(message, text.rpartition("\n")[2])
 
 
 def _hint(text: str) -> str:

@@ -39,14 +39,15 @@ class Survey:
         ]
         self._saving.__enter__()
 
-    def end(self) -> Facts:
-        """Return what was seen: after a step."""
+    def end(self, passes: int) -> Facts:
+        """Return what was seen: after a step, which has so many backward passes."""
         self._saving.__exit__(None, None, None)
         for handle in self._handles:
             handle.remove()
         parameters = list(self._model.parameters())
         return Facts(
-            rows=self._rows,
+            batch=self._rows,
+            passes=passes,
             gradients=tuple((_bytes(parameters[n]), at) for n, at in self._in_order()),
             parameter_bytes=sum(map(_bytes, _tensors(self._model))),
             state_bytes=sum(map(_bytes, _state(self._optimizer))),

@@ -8,6 +8,7 @@ from typing import Any
 from fastcomm._advise.predict import Prediction
 
 ENOUGH = 1.05  # times as fast: less is not worth it, and may be none
+SETTING = 1.10  # times as fast as without a setting, for which it is recommended
 _MUCH = 0.3  # part of a step's time
 
 
@@ -57,7 +58,8 @@ class Findings:
         hosts: DDP on several hosts.
         limits: by number of ranks.
         pays_from: by number of ranks, rows of a batch, divided among them, from which they are
-            faster than one device with all of them; infinity if there is none.
+            faster than one device with all of them; infinity if there is none. By lines through two
+            sizes, which say nothing of batches far from them.
         notes: what was left out, and why.
     """
 
@@ -83,45 +85,72 @@ class Findings:
         """Return its rows per second over those of one device that does the same."""
         return prediction.rows_per_second / (prediction.against or self.one.rows_per_second)
 
+    def range_of(self, prediction: Prediction) -> tuple[float, float]:
+        """Return the least and the most times as fast that any turn alone would give."""
+        rows = prediction.rows / self.one.rows
+        times = [
+            rows * alone / seconds
+            for alone, seconds in zip(self.one.turns, prediction.turns, strict=True)
+        ]
+        return min(times), max(times)
+
     @property
     def sentence(self) -> str:
         """The recommendation."""
-        best, times = self.best, self.times_as_fast(self.best)
-        if best is not self.one and times >= ENOUGH:
-            return f"Yes: {self._in_words(best)}, {times:.2f} times as fast as {self.one.way}."
+        best = self.best
+        if best is not self.one and self.times_as_fast(best) >= ENOUGH:
+            word = "Yes" if self.range_of(best)[0] > 1 else "Probably"
+            return (
+                f"{word}: {_named(best)} trains {self._times(best)} as many samples a second as "
+                f"{self.one.way}, with {_rows(best)}. {self._setting(best)}"
+                f"{_how(best, self.device)}"
+            )
         more = max(self.predictions[1:], key=lambda each: each.rows_per_second, default=None)
         if more is None:
             return f"There is no second device: stay with {self.one.way}."
-        times = self.times_as_fast(more)
+        word = "No" if self.range_of(more)[1] < ENOUGH else "Probably not"
         why = next((each.main for each in self.limits if each.devices == more.devices), "")
         return (
-            f"No: {_named(more)} would be {times:.2f} times as fast as {self.one.way}"
-            f"{', since ' + why if why else ''}. Stay with {self.one.way}."
+            f"{word}: {_named(more)} would train {self._times(more)} as many samples a second as "
+            f"{self.one.way}{', since ' + why if why else ''}. Stay with {self.one.way}."
         )
 
-    def _in_words(self, best: Prediction) -> str:
-        if best.way == "DataParallel":
-            on_cpu = self.environment.get("device") == "cpu"
-            ids = '["cpu"] * ' + str(best.devices) if on_cpu else str(list(range(best.devices)))
-            return f"fastcomm.nn.DataParallel(model, device_ids={ids})"
-        faster = [
+    @property
+    def device(self) -> str:
+        """Type of the devices."""
+        return str(self.environment.get("device", "cpu"))
+
+    def _times(self, prediction: Prediction) -> str:
+        low, high = self.range_of(prediction)
+        return f"{self.times_as_fast(prediction):.2f} times ({low:.2f} to {high:.2f})"
+
+    def _setting(self, best: Prediction) -> str:
+        """Return what a setting of DDP adds, if it is much."""
+        better = [
             each
             for each in self.settings
-            if (each.devices, each.rows) == (best.devices, best.rows) and "DDP, " in each.way
+            if each.devices == best.devices
+            and each.rows == best.rows
+            and each.way.startswith("DDP, ")
+            and each.seconds * SETTING < best.seconds
+            and (each.measured or 0) <= (best.measured or float("inf"))
         ]
-        setting = min(faster, key=lambda each: each.seconds, default=None)
-        how = f"DDP on {best.devices} ranks (torchrun --nproc-per-node {best.devices}, "
-        how += f'init_process_group("fastcomm")), {best.share} rows a batch on each'
-        if setting is not None and setting.seconds < best.seconds / ENOUGH:
-            how += f", with {setting.way.removeprefix('DDP, ')}"
-        return how
+        if best.way != "DDP" or not better:
+            return ""
+        setting = min(better, key=lambda each: each.seconds)
+        name = setting.way.removeprefix("DDP, ")
+        return f"With {name} it is {self.times_as_fast(setting):.2f} times. "
 
     def as_json(self) -> dict[str, Any]:
         """Return all of it as values for JSON."""
         return {
             "sentence": self.sentence,
             "predictions": [
-                {**each.as_json(), "times_as_fast": self.times_as_fast(each)}
+                {
+                    **each.as_json(),
+                    "times_as_fast": self.times_as_fast(each),
+                    "range": self.range_of(each),
+                }
                 for each in self.predictions
             ],
             "settings": [each.as_json() for each in self.settings],
@@ -138,4 +167,19 @@ class Findings:
 
 def _named(prediction: Prediction) -> str:
     unit = "replicas" if prediction.way == "DataParallel" else "ranks"
-    return f"{prediction.way} on {prediction.devices} {unit}"
+    return f"{prediction.way.partition(',')[0]} on {prediction.devices} {unit}"
+
+
+def _rows(prediction: Prediction) -> str:
+    return f"{prediction.share} rows a step on each, {prediction.rows} together"
+
+
+def _how(prediction: Prediction, device: str) -> str:
+    if prediction.way == "DataParallel":
+        ids = list(range(prediction.devices))
+        named = f'["{device}"] * {prediction.devices}' if device == "cpu" else str(ids)
+        return f"Use fastcomm.nn.DataParallel(model, device_ids={named})."
+    return (
+        f"Use torchrun --nproc-per-node {prediction.devices} and "
+        'init_process_group("fastcomm"): docs/advise.md says what to change.'
+    )

@@ -53,6 +53,19 @@ class _Clock:
         self.since, self.part = now, to
 
 
+class _Hook:
+    """A hook that copies of a module share, and what it refers to with it."""
+
+    def __init__(self, call: Callable[..., None]) -> None:
+        self.__call = call
+
+    def __call__(self, *arguments: Any) -> None:
+        self.__call(*arguments)
+
+    def __deepcopy__(self, _: Any) -> _Hook:
+        return self
+
+
 class Loop:
     """Watches the training loop of this process while it is entered.
 
@@ -140,7 +153,7 @@ class Loop:
         self._optimizer, self._model = optimizer, model
         for handle in self._handles[:2]:  # they cost time in each module
             handle.remove()
-        self._handles[:2] = [model.register_forward_pre_hook(self._begin_forward)]
+        self._handles[:2] = [model.register_forward_pre_hook(_Hook(self._begin_forward))]
         self._outermost.clear()
         self._found(model, optimizer)
 
@@ -166,7 +179,7 @@ def send_through(model: nn.Module, outer: nn.Module) -> None:
     class Through(type(model)):  # type: ignore[misc]
         def __call__(self, *arguments: Any, **options: Any) -> Any:
             nonlocal inside
-            if inside:
+            if inside or self is not model:  # a copy
                 return super().__call__(*arguments, **options)
             inside = True
             try:

@@ -42,7 +42,7 @@ class Recorded:
         costs: of messages by what is done to them and bytes, in seconds.
         speeds: of computation and messages beside each other.
         moved: seconds in which DataParallel moves parameters and gradients.
-        apart: seconds of a step of one rank while the others rest.
+        apart: seconds of a step of one rank while the others rest, by turn.
     """
 
     spec: Spec
@@ -113,19 +113,31 @@ def measure(
         studies = [start(Spec())]
         facts = studies[0].recorded.facts
         if ranks is None:
-            ranks = [number for number in ranks_to_try(facts.device) if number <= facts.rows]
-        elif ranks and max(ranks) > facts.rows:
+            ranks = [number for number in ranks_to_try(facts.device) if number <= facts.batch]
+        elif ranks and max(ranks) > facts.batch:
             raise AdviseError(
-                f"a batch of {facts.rows} rows cannot be divided among {max(ranks)} ranks"
+                f"a batch of {facts.batch} rows cannot be divided among {max(ranks)} ranks"
             )
         specs, notes = fitting(specs_of(ranks), facts, _available())
+        divides = True
         for spec in specs:
+            if spec.divisor > 1 and not divides:
+                continue
             try:
-                studies.append(start(spec))
+                study = start(spec)
             except StoppedError:
                 raise
             except AdviseError as error:  # as where replicas' losses are a vector
                 notes.append(f"{spec}: left out, since the training fails so: {error.reason}")
+                continue
+            if study.recorded.facts.batch * spec.divisor > facts.batch:
+                divides = False
+                notes.append(
+                    "no batch could be divided, so each rank has a whole one: no DataLoader with a "
+                    "batch_size was found"
+                )
+                continue
+            studies.append(study)
         for turn in range(turns):
             progress(f"turn {turn + 1} of {turns}")
             for study in studies if turn % 2 == 0 else reversed(studies):
@@ -215,6 +227,8 @@ class _Study:
         ways = self._ways + (self._sometimes if often else [])
         for way in ways if turn % 2 == 0 else reversed(ways):
             recorded.rounds.setdefault(way, []).append(steady(crew.round(way, self._steps)))
+        if crew.spec.ranks > 1:
+            recorded.apart.append(crew.apart(self._steps).seconds)
         if not often:
             return
         if crew.spec.slots > 1:
@@ -222,7 +236,6 @@ class _Study:
         if self._buckets:
             costs = crew.costs(self._buckets, "all_reduce")
             recorded.costs["all_reduce"].append({**recorded.costs["all_reduce"][0], **costs})
-            recorded.apart.append(crew.apart(self._steps).seconds)
             together = max(round.seconds for round in crew.round("plain", self._steps))
             size = self._buckets[-1]
             recorded.speeds.append(self._beside(size, costs[size], together * self._steps))

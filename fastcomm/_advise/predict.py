@@ -35,6 +35,7 @@ class Prediction:
         hosts: how many.
         rows: of all devices together, in a step.
         seconds: predicted; of one device, measured.
+        turns: the same from each turn alone.
         parts: seconds by part, ``communication`` being what nothing hides.
         memory_bytes: of each device: parameters, gradients, buckets, the optimizer's state, and
             what the forward pass keeps.
@@ -49,6 +50,7 @@ class Prediction:
     devices: int
     rows: int
     seconds: float
+    turns: tuple[float, ...]
     parts: dict[str, float]
     memory_bytes: int
     sent_bytes: int = 0
@@ -83,6 +85,7 @@ def of_one(one: Recorded) -> Prediction:
         devices=1,
         rows=one.facts.rows,
         seconds=statistics.median(seconds),
+        turns=tuple(seconds),
         parts=_parts(one, "plain"),
         memory_bytes=one.facts.memory_bytes,
         measured=statistics.median(seconds),
@@ -92,14 +95,16 @@ def of_one(one: Recorded) -> Prediction:
 
 def of_ddp(recorded: Recorded) -> Prediction:
     """Return what ranks take in stock DistributedDataParallel."""
-    seconds = statistics.median(ddp_seconds(recorded))
+    turns = ddp_seconds(recorded)
+    seconds = statistics.median(turns)
     facts = recorded.facts
     return _measured(
         Prediction(
-            way="DDP",
+            way="DDP" if recorded.spec.divisor == 1 else "DDP, batch divided",
             devices=recorded.spec.ranks,
             rows=facts.rows * recorded.spec.ranks,
             seconds=seconds,
+            turns=tuple(turns),
             parts=_with_communication(_parts(recorded, "quiet"), seconds),
             memory_bytes=facts.memory_bytes + facts.gradient_bytes,
             sent_bytes=facts.gradient_bytes,
@@ -111,7 +116,8 @@ def of_ddp(recorded: Recorded) -> Prediction:
 def of_slots(recorded: Recorded) -> Prediction:
     """Return what replicas take in DataParallel."""
     moved = statistics.median(recorded.moved)
-    seconds = statistics.median(recorded.seconds("quiet slots")) + moved
+    turns = [seconds + moved for seconds in recorded.seconds("quiet slots")]
+    seconds = statistics.median(turns)
     facts = recorded.facts
     return _measured(
         Prediction(
@@ -119,6 +125,7 @@ def of_slots(recorded: Recorded) -> Prediction:
             devices=recorded.spec.slots,
             rows=facts.rows,
             seconds=seconds,
+            turns=tuple(turns),
             parts=_with_communication(_parts(recorded, "quiet slots"), seconds),
             memory_bytes=facts.memory_bytes,
             sent_bytes=facts.gradient_bytes,
@@ -142,11 +149,14 @@ def settings(recorded: Recorded, ddp: Prediction, one: Prediction) -> list[Predi
     def changed(way: str, by: float, **others: Any) -> Prediction:
         seconds = ddp.seconds + by
         parts = _with_communication(_parts(recorded, "quiet"), seconds)
-        others = {"measured": None, "spread": None, **others}
+        turns = tuple(each + by for each in ddp.turns)
+        others = {"measured": None, "spread": None, "turns": turns, **others}
         return replace(ddp, way=way, seconds=seconds, parts=parts, **others)
 
     found = []
     for size in BUCKETS:
+        if buckets(facts.gradients, size) == buckets(facts.gradients, BUCKET):
+            continue
         by = _in_buckets(recorded, size, recorded.cost, speeds) - plain
         found.append(changed(f"DDP, bucket_cap_mb={size >> 20}", by))
     wire = _in_buckets(recorded, BUCKET, lambda size: recorded.cost(size, "bfloat16"), speeds)
@@ -170,6 +180,10 @@ def settings(recorded: Recorded, ddp: Prediction, one: Prediction) -> list[Predi
     sharded = recorded.cost(facts.gradient_bytes, "sharded") - optimizer * (1 - 1 / ranks)
     memory -= facts.state_bytes - facts.state_bytes // ranks
     found.append(changed("ShardedOptimizer", quiet + sharded - ddp.seconds, memory_bytes=memory))
+    if facts.passes > 1:
+        last = statistics.median(ddp_seconds(recorded, in_last_pass=True))
+        found.append(changed("DDP, no_sync but in the last pass", last - ddp.seconds))
+        return found
     for count in ACCUMULATED:
         longer = changed(
             f"DDP, {count} batches a step", (count - 1) * (quiet - optimizer), rows=count * ddp.rows
@@ -200,39 +214,54 @@ def of_hosts(recorded: Recorded, ddp: Prediction, hosts: int, gbits: float) -> P
         between = HOST_CALL_S + messages * (HOST_MESSAGE_S + size / hosts * byte)
         return recorded.cost(size) + between
 
-    seconds = statistics.median(ddp_seconds(recorded, cost))
+    turns = ddp_seconds(recorded, cost)
+    seconds = statistics.median(turns)
     return replace(
         ddp,
-        way=f"DDP, {gbits:g} Gbit/s",
+        way=f"DDP, {hosts} hosts, {gbits:g} Gbit/s",
         hosts=hosts,
         rows=ddp.rows * hosts,
         seconds=seconds,
+        turns=tuple(turns),
         parts=_with_communication(_parts(recorded, "quiet"), seconds),
         measured=None,
         spread=None,
     )
 
 
-def ddp_seconds(recorded: Recorded, cost: Cost | None = None) -> list[float]:
-    """Return a step's predicted time in each turn, from rounds of ``quiet``."""
+def ddp_seconds(
+    recorded: Recorded, cost: Cost | None = None, in_last_pass: bool = False
+) -> list[float]:
+    """Return a step's predicted time in each turn, from rounds of ``quiet``.
+
+    Args:
+        recorded: of ranks.
+        cost: seconds of a message by bytes; as measured by default.
+        in_last_pass: whether only the last pass of a step sends its messages.
+    """
     cost = recorded.cost if cost is None else cost
-    return [
-        sum(replayed.end for replayed in replays(ranks, cost, recorded.speed)) / len(ranks[0].steps)
-        for ranks in recorded.rounds["quiet"]
-    ]
+    count = recorded.facts.passes
+    found = []
+    for ranks in recorded.rounds["quiet"]:
+        seconds = 0.0
+        for number, passes in enumerate(_together(ranks)):
+            sends = not in_last_pass or number % count == count - 1
+            end = replayed(passes, cost, recorded.speed).end if sends else _ready(passes)[-1]
+            seconds += end
+        found.append(seconds / len(ranks[0].steps))
+    return found
 
 
-def replays(ranks: Sequence[Round], cost: Cost, speeds: Speeds) -> Iterator[Replayed]:
-    """Replay each pass of a round with messages.
+def replayed(passes: Sequence[Pass], cost: Cost, speeds: Speeds) -> Replayed:
+    """Replay a pass of all ranks with messages.
 
     A bucket is sent once the last rank has it ready, and the computation ends with the last rank's
     last bucket: what delays one rank delays all.
     """
-    for passes in _together(ranks):
-        ready = _ready(passes)
-        sizes = [size for size, _ in passes[0].buckets]
-        messages = [Message(at, cost(size)) for at, size in zip(ready, sizes, strict=True)]
-        yield replay(ready[-1], messages, speeds)
+    ready = _ready(passes)
+    sizes = [size for size, _ in passes[0].buckets]
+    messages = [Message(at, cost(size)) for at, size in zip(ready, sizes, strict=True)]
+    return replay(ready[-1], messages, speeds)
 
 
 def buckets(gradients: Sequence[tuple[int, float]], cap: int) -> list[tuple[int, float]]:

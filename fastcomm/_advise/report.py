@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 
 from fastcomm._advise.findings import Findings
@@ -11,7 +12,7 @@ from fastcomm._measure.units import format_size
 
 def report(advice: Findings) -> str:
     """Return tables, what limits more devices, how far to believe it, and the sentence."""
-    blocks = [_table(advice, advice.predictions), _parts(advice)]
+    blocks = [_found(advice), _table(advice, advice.predictions), _parts(advice)]
     if advice.settings:
         blocks.append("Other settings\n" + _table(advice, advice.settings))
     if advice.hosts:
@@ -21,8 +22,21 @@ def report(advice: Findings) -> str:
     return "\n\n".join([*blocks, advice.sentence])
 
 
+def _found(advice: Findings) -> str:
+    """Return what kind of training was found."""
+    found = advice.environment
+    threads = [
+        f"{count} in {'one process' if ranks == 1 else f'each of {ranks} ranks'}"
+        for ranks, count in found["threads"].items()
+    ]
+    passes = found["passes"]
+    return (
+        f"Found: {found['optimizer']}, batches of {found['batch']} rows, {passes} backward "
+        f"{'pass' if passes == 1 else 'passes'} a step. Threads: {', '.join(threads)}."
+    )
+
+
 def _table(advice: Findings, predictions: Sequence[Prediction]) -> str:
-    several = any(each.hosts > 1 for each in predictions)
     rows = []
     for each in predictions:
         devices = each.devices * each.hosts
@@ -30,15 +44,13 @@ def _table(advice: Findings, predictions: Sequence[Prediction]) -> str:
         rows.append(
             {
                 "way": each.way,
-                **({"hosts": str(each.hosts)} if several else {}),
-                "devices": str(devices),
-                "batch": str(each.rows),
+                "rows": f"{devices} x {each.share}",
                 "ms a step": _number(each.seconds * 1e3),
                 "measured": _measured(each),
                 "samples/s": _number(each.rows_per_second),
-                "times as fast": f"{times:.2f}",
+                "times as fast": f"{times:.3g}",
                 "efficiency": f"{100 * times / devices:.0f} %",
-                "memory each": _size(each.memory_bytes),
+                "memory": _size(each.memory_bytes),
                 "gradients": _size(each.sent_bytes) if each.sent_bytes else "",
             }
         )
@@ -50,7 +62,8 @@ def _parts(advice: Findings) -> str:
     rows = []
     for each in advice.predictions:
         parts = {name: _number(1e3 * seconds) for name, seconds in each.parts.items()}
-        rows.append({"parts of a step, ms": f"{each.way}, {each.devices} x {each.share}", **parts})
+        rows.append({"parts of a step, ms": each.way, "rows": f"{each.devices} x {each.share}"})
+        rows[-1] |= parts
     return _tabulated(rows)
 
 
@@ -85,16 +98,17 @@ def _limits(advice: Findings) -> str:
 
 
 def _pays(advice: Findings) -> str:
+    """Return from which batch ranks pay that divide it, near the sizes that were run."""
     lines = []
     for ranks, rows in advice.pays_from.items():
-        if rows == float("inf"):
-            lines.append(f"{ranks} ranks that divide a batch are not faster with any batch.")
-        elif rows <= 1:
-            lines.append(f"{ranks} ranks that divide a batch are faster with any batch.")
+        batch = advice.one.rows
+        if rows < batch / 4:
+            when = f"faster than {advice.one.way} with {batch / 4:.0f} rows already"
+        elif rows > 4 * batch:
+            when = f"not faster than {advice.one.way} up to {4 * batch} rows"
         else:
-            lines.append(f"{ranks} ranks that divide a batch are faster from {rows:.0f} rows on.")
-    if lines:
-        lines[-1] += " (Unverified: lines through two sizes of batch.)"
+            when = f"faster than {advice.one.way} from about {rows:.0f} rows on"
+        lines.append(f"{ranks} ranks that divide a batch are {when} (unverified).")
     return "\n".join(lines)
 
 
@@ -104,12 +118,13 @@ def _belief(advice: Findings) -> str:
     spreads = [each.spread for each in everything if each.spread is not None]
     if not errors:
         return (
-            "Nothing but one device has been run as it is: --verify (verify=True) runs what can be "
-            "run here beside its prediction."
+            f"Nothing but {advice.one.way} has been run as it is: --verify (in Python verify=True) "
+            "runs what can be run here beside its prediction."
         )
     return (
-        f"Predictions that were run here were off by {100 * max(errors):.0f} % at most; repeats of "
-        f"what was run differ by up to {100 * max(spreads):.0f} %."
+        f"Predictions that were run here were off by {100 * statistics.median(errors):.0f} % in "
+        f"the median, and {100 * max(errors):.0f} % at most; repeats of what was run differ by "
+        f"{100 * statistics.median(spreads):.0f} %, and {100 * max(spreads):.0f} % at most."
     )
 
 

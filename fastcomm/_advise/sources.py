@@ -73,7 +73,7 @@ class OfScript:
             except SystemExit as end:
                 if end.code not in (None, 0):
                     status = f"status {end.code}" if isinstance(end.code, int) else str(end.code)
-                    raise ScriptError(f"it ended with {status}\n{last()}".strip()) from None
+                    raise ScriptError(f"{last()}\nIt ended with {status}.".strip()) from None
 
 
 @contextlib.contextmanager

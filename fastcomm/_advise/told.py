@@ -32,7 +32,8 @@ class Facts:
     """What a step needs, which is the same however often it runs.
 
     Attributes:
-        rows: of the batch that the model gets: of the first dimension of its first tensor.
+        batch: rows that the model gets: the first dimension of its first tensor.
+        passes: backward passes of a step.
         gradients: of each parameter that has one: its bytes, and the part of the backward pass
             after which it is ready, in that order.
         parameter_bytes: of the module, with buffers.
@@ -44,7 +45,8 @@ class Facts:
         device: type of the device of the parameters.
     """
 
-    rows: int
+    batch: int
+    passes: int
     gradients: tuple[tuple[int, float], ...]
     parameter_bytes: int
     state_bytes: int
@@ -53,6 +55,11 @@ class Facts:
     unused: bool
     threads: int
     device: str
+
+    @property
+    def rows(self) -> int:
+        """Rows of a step."""
+        return self.batch * self.passes
 
     @property
     def gradient_bytes(self) -> int:

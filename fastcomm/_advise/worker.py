@@ -6,14 +6,17 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
+import fastcomm
 from fastcomm import ddp_comm_hooks
 from fastcomm._advise import costs
 from fastcomm._advise.facts import Survey
@@ -25,6 +28,39 @@ from fastcomm.nn.parallel import DataParallel
 WARM_UP = 2  # steps of each round that do not count: others have used the caches
 
 _GROUP = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+_OURS = (str(Path(fastcomm.__file__).parent), "<frozen runpy>")  # files
+_INIT = dist.init_process_group
+
+
+@contextlib.contextmanager
+def refusing_groups() -> Iterator[None]:
+    """Let nobody but this module form a process group meanwhile."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise RuntimeError(
+            "it forms a process group: advise takes a script that trains on one device, and tries "
+            "itself what more of them bring"
+        )
+
+    dist.init_process_group = refuse
+    try:
+        yield
+    finally:
+        dist.init_process_group = _INIT
+
+
+def text_of(error: Exception) -> str:
+    """Return an exception with the frames that are not this package's."""
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith(_OURS)
+    ]
+    last = "".join(traceback.format_exception_only(error))
+    where = "".join(traceback.format_list(frames))
+    return f"{where}{last}".strip()
 
 
 def work(train: Callable[[Spec], None], address: str, spec: Spec) -> None:
@@ -43,19 +79,24 @@ def work(train: Callable[[Spec], None], address: str, spec: Spec) -> None:
     with Connection(link.detach()) as connection:
         connection.send(int(group["RANK"]))
         worker = Worker(connection, spec, group)
-        with contextlib.suppress(Enough), Loop(worker.found, worker.stepped):
-            train(spec)
-        if not worker.ended:
+        try:
+            with refusing_groups(), Loop(worker.found, worker.stepped):
+                train(spec)
+        except Enough:
+            return
+        except Exception as error:
+            connection.send(("failed", text_of(error)))
+        else:
             connection.send(("stopped", worker.count))
-    if dist.is_initialized():
-        dist.destroy_process_group()
+        finally:
+            if dist.is_initialized():
+                dist.destroy_process_group()
 
 
 class Worker:
     """What is done at the ends of a loop's steps."""
 
     def __init__(self, connection: Connection, spec: Spec, group: dict[str, str]) -> None:
-        self.ended = False
         self.count = 0  # of steps
         self._connection = connection
         self._spec = spec
@@ -104,11 +145,9 @@ class Worker:
 
     def _form(self) -> None:
         size = int(self._group["WORLD_SIZE"])
-        if dist.is_initialized():
-            raise RuntimeError("it forms a process group itself: advise takes one for one device")
         port = int(self._group["MASTER_PORT"])
         store = dist.TCPStore(self._group["MASTER_ADDR"], port, size, is_master=False)
-        dist.init_process_group("fastcomm", store=store, rank=self._rank, world_size=size)
+        _INIT("fastcomm", store=store, rank=self._rank, world_size=size)
 
     def _obey(self) -> None:
         while self._round is None:
@@ -117,7 +156,6 @@ class Worker:
             except EOFError:  # who asked is gone
                 what = "end"
             if what == "end":
-                self.ended = True
                 raise Enough
             getattr(self, f"_on_{what}")(*arguments)
 
@@ -252,4 +290,4 @@ class _Surveyed(_Round):
         survey.begin()
 
     def end(self) -> Any:
-        return self._survey.end()
+        return self._survey.end(self._parts[-1].passes)

@@ -17,6 +17,7 @@ from fastcomm._advise.costs import clock
 from fastcomm._advise.told import Pass
 from fastcomm.nn import parallel
 from fastcomm.nn.parallel import scatter_gather
+from fastcomm.nn.parallel.replicate import Replicator
 
 
 class Quiet:
@@ -80,15 +81,19 @@ class QuietSlots:
 
 def moved_by_slots(model: nn.Module, devices: Sequence[Any], repeats: int) -> float:
     """Return the seconds that DataParallel takes to move parameters and gradients, the median."""
-    kind = next(model.parameters()).device.type
-    parameters = [p.detach() for p in model.parameters() if p.requires_grad]
-    copies = comm.broadcast_coalesced(parameters, devices)
+    twin = copy.deepcopy(model)
+    kind = next(twin.parameters()).device.type
+    parameters = [p for p in twin.parameters() if p.requires_grad]
+    replicator = Replicator(twin, devices)
+    gradients = comm.broadcast_coalesced([p.detach() for p in parameters], devices)
     times = []
     for _ in range(repeats):
+        with torch.no_grad():
+            for parameter in parameters:
+                parameter.add_(1e-6)  # what has not changed is not written
         begin = clock(kind)
-        for each in copies[1:]:
-            for mine, theirs in zip(each, parameters, strict=True):
-                mine.copy_(theirs)
-        comm.reduce_add_coalesced(copies, devices[0])
+        replicator.replicas(detach=False)
+        replicator.release()
+        comm.reduce_add_coalesced(gradients, devices[0])
         times.append(clock(kind) - begin)
     return statistics.median(times)

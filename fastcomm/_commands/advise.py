@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ from fastcomm._commands.common import (
     TABLES,
     is_file,
     parsed,
-    positive,
     run,
     several_ranks,
     with_script,
@@ -45,17 +45,18 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--turns",
-        type=positive,
+        type=turns,
         default=6,
         metavar="N",
-        help="turns of each way to train; more are more exact (default: %(default)s)",
+        help="turns of each way to train, 2 or more; more are more exact (default: %(default)s, "
+        "about 40 seconds)",
     )
     parser.add_argument(
         "--links",
         type=lambda text: _listed(text, gigabits),
-        default=[1.0, 10.0, 100.0],
+        default=[10.0],
         metavar="GBIT,...",
-        help="speeds of links between hosts to predict for, in Gbit/s (default: 1,10,100)",
+        help="speeds of links between hosts to predict for, in Gbit/s (default: 10)",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all of it as JSON")
     parser.add_argument(
@@ -77,34 +78,41 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _advise(options: argparse.Namespace, words: Sequence[str], as_module: bool) -> int:
-    from tqdm import tqdm
-
     from fastcomm._advise.advise import AdviseError, advise_on
     from fastcomm._advise.sources import OfScript
 
-    if options.turns < 2:
-        print(f"{NAME}: --turns is 2 or more, not {options.turns}", file=sys.stderr)
-        return 2
-    with tqdm(bar_format="{desc} [{elapsed}]", file=sys.stderr, leave=False) as bar:
-        try:
+    train = OfScript(tuple(words), as_module)
+    try:
+        with _progress() as progress:
             advice = advise_on(
-                OfScript(tuple(words), as_module),
-                options.ranks,
-                options.verify,
-                options.turns,
-                options.links,
-                bar.set_description_str,
+                train, options.ranks, options.verify, options.turns, options.links, progress
             )
-        except AdviseError as error:
-            bar.clear()
-            print(f"{NAME}: {error}", file=sys.stderr)
-            return 1
+    except AdviseError as error:
+        print(f"{NAME}: {error}", file=sys.stderr)
+        return 1
     print(advice)
     if options.json is not None:
         options.json.write_text(json.dumps(advice.as_json(), indent=1) + "\n")
     if options.plot is not None:
         advice.plot(options.plot)
     return 0
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[[str], None]]:
+    """Yield a function that tells what goes on: in one line of a terminal, else in lines."""
+    if not sys.stderr.isatty():
+        yield lambda text: print(f"{NAME}: {text}", file=sys.stderr, flush=True)
+        return
+    from tqdm import tqdm
+
+    with tqdm(bar_format="{desc} [{elapsed}]", file=sys.stderr, leave=False) as bar:
+        yield bar.set_description_str
+
+
+def turns(text: str) -> int:
+    """Parse a number of turns."""
+    return parsed(int, text, lambda value: value >= 2, "a whole number, 2 or more")
 
 
 def gigabits(text: str) -> float:

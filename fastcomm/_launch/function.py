@@ -8,7 +8,6 @@ import datetime
 import faulthandler
 import os
 import pickle
-import signal
 import sys
 import threading
 import time
@@ -40,7 +39,6 @@ def answer_with(
         with contextlib.suppress(BrokenPipeError):
             connection.send_bytes(pickle.dumps(answer))
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, which ends the ranks
     with contextlib.suppress(OSError, ValueError, AttributeError):
         faulthandler.enable()
     _run(task, send, backend, timeout_s)

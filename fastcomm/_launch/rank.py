@@ -28,6 +28,8 @@ def main() -> None:
     settings: dict[str, Any] = json.loads(head)
     die_with_parent(settings["parent"])
     write_whole_lines()
+    if not settings["runs"]:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, which ends the ranks
     if cores := settings["cores"]:
         os.sched_setaffinity(0, cores[int(os.environ["LOCAL_RANK"])])
     sys.path[:] = settings["path"]  # before, this file's folder stands in it

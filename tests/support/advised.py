@@ -16,7 +16,8 @@ def facts(rows: int = 64, gradients: Sequence[tuple[int, float]] = ((4 * MIB, 1.
     """Return facts of a model whose parameters all have gradients."""
     whole = sum(size for size, _ in gradients)
     return Facts(
-        rows=rows,
+        batch=rows,
+        passes=1,
         gradients=tuple(gradients),
         parameter_bytes=whole,
         state_bytes=2 * whole,
@@ -65,7 +66,7 @@ def ranks(
         "sharded": [{4 * MIB: cost}],
     }
     recorded.speeds = [Speeds(0.5, 0.5)]
-    recorded.apart = [apart * seconds]
+    recorded.apart = [apart * seconds] * 4
     return recorded
 
 

@@ -58,7 +58,7 @@ def test_a_model_that_leaves_the_cores_idle() -> None:
     before = [p.clone() for p in model.parameters()]
     advice = _advice(model, ranks=[2], verify=True)
     ddp = advice.predictions[1]
-    assert advice.sentence.startswith("Yes: DDP on 2 ranks"), str(advice)
+    assert advice.sentence.startswith(("Yes: DDP on 2 ranks", "Probably: DDP")), str(advice)
     assert ddp.rows == 16 and advice.times_as_fast(ddp) > 1.3
     assert ddp.measured is not None and ddp.seconds > PASS and ddp.measured > PASS
     assert advice.limits[0].busy < 1.0
@@ -76,7 +76,10 @@ def test_a_model_that_needs_the_whole_machine(tmp_path: Any) -> None:
     for each in advice.predictions[1:]:
         assert each.seconds > 2 * PASS and each.measured is None
         assert advice.times_as_fast(each) < 1.05, str(advice)
-    assert advice.sentence.startswith("No: ") and "slow each other down" in advice.sentence
+    assert (
+        advice.sentence.startswith(("No: ", "Probably not: "))
+        and "slow each other down" in advice.sentence
+    )
 
 
 def test_arguments_that_make_no_sense() -> None:

@@ -110,7 +110,7 @@ def test_replicas() -> None:
         (
             Training(6, fail),
             AdviseError,
-            r"with one process: (.|\n)*ArithmeticError: it went wrong",
+            r"with one process:(.|\n)*ArithmeticError: it went wrong",
         ),
         (Training(6, die), AdviseError, r"SIGKILL(.|\n)*memory may not have sufficed"),
         (Training(0, wrap), AdviseError, "its model is DataParallel already"),

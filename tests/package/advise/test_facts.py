@@ -32,8 +32,8 @@ def test_a_model() -> None:
             model(torch.ones(99, 3))  # is none of training
         model(data=torch.ones(7, 3)).sum().backward()
         optimizer.step()
-    facts = survey.end()
-    assert facts.rows == 7
+    facts = survey.end(3)
+    assert facts.batch == 7 and facts.passes == 3 and facts.rows == 21
     assert facts.gradients[0][0] == 4 * 8  # the last layer's is ready first
     assert sorted(size for size, _ in facts.gradients) == [4 * 4, 4 * 8, 4 * 12]
     assert [at for _, at in facts.gradients] == sorted(at for _, at in facts.gradients)
@@ -55,5 +55,5 @@ def test_nothing_is_left_behind() -> None:
     survey.begin()
     model(torch.ones(1, 2)).sum().backward()
     optimizer.step()
-    assert survey.end().state_bytes == 0
+    assert survey.end(1).state_bytes == 0
     assert not model._forward_pre_hooks and not model.weight._post_accumulate_grad_hooks

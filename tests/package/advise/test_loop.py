@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 from dataclasses import astuple
 from typing import Any
 
@@ -56,6 +58,7 @@ class Watched:
         self.most = most
         self.model: Any = None
         self.optimizer: Any = None
+        self.what: Any = None
         self.steps: list[Parts] = []
 
     def found(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -137,3 +140,28 @@ def test_calls_go_through_what_wraps_the_model() -> None:
     with pytest.raises(TypeError):
         model()
     assert torch.equal(model(data), 2 * before)
+    averaged = copy.deepcopy(model)
+    with torch.no_grad():
+        averaged.weight.zero_()
+        averaged.bias.fill_(1.0)
+    assert torch.equal(averaged(data), torch.ones(1, 3))
+
+
+def test_copies_of_the_model_do_not_copy_the_watcher() -> None:
+    """Scripts average weights in copies, and DataParallel makes some."""
+    watched, copies = Watched(), []
+
+    class Uncopied:
+        def __deepcopy__(self, _: Any) -> Any:
+            raise AssertionError("copied")
+
+    watched.most = 3
+    watched.what = Uncopied()
+    model = Slow()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with contextlib.suppress(Enough), Loop(watched.found, watched.stepped):
+        while True:
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+            copies.append(copy.deepcopy(model))
+    assert len(copies) == 3 and len(watched.steps) == 3

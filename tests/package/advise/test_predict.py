@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from support import advised as made
 
 from fastcomm._advise import predict
-from fastcomm._advise.replay import Replayed, Speeds
-from fastcomm._advise.told import Pass, Round
+from fastcomm._advise.replay import Speeds
+from fastcomm._advise.told import Pass
 
 MIB = made.MIB
 
@@ -33,18 +35,32 @@ def test_ranks_whose_one_message_nothing_hides() -> None:
 
 
 def test_a_bucket_is_sent_once_the_last_rank_has_it() -> None:
-    def round_of(first: float, last: float) -> Round:
-        return Round(made.steps(10.0, 1), (Pass(0.0, ((8, first), (8, last))),))
+    def ranks(*ready: tuple[float, float]) -> list[Pass]:
+        return [Pass(0.0, ((8, first), (8, last))) for first, last in ready]
 
-    def replays(*ranks: Round) -> list[Replayed]:
-        return list(predict.replays(ranks, lambda _: 1.0, Speeds()))
-
-    replayed = replays(round_of(2.0, 10.0), round_of(5.0, 9.0))
-    assert [each.end for each in replayed] == [pytest.approx(11.0)]
+    replayed = predict.replayed(ranks((2.0, 10.0), (5.0, 9.0)), lambda _: 1.0, Speeds())
     # The first one goes on from 5 to 6, beside the computation, the last one after its end.
-    assert replayed[0].exposed == pytest.approx(1.0) and replayed[0].busy == pytest.approx(2.0)
-    late = replays(round_of(2.0, 10.0), round_of(9.5, 9.9))
-    assert late[0].end == pytest.approx(11.5)
+    assert replayed.end == pytest.approx(11.0)
+    assert replayed.exposed == pytest.approx(1.0) and replayed.busy == pytest.approx(2.0)
+    late = predict.replayed(ranks((2.0, 10.0), (9.5, 9.9)), lambda _: 1.0, Speeds())
+    assert late.end == pytest.approx(11.5)
+
+
+def test_passes_that_do_not_send() -> None:
+    """Two passes of 10 ms a step, and a message of 4 ms in each, or in the last one."""
+    recorded = made.ranks(0.01, cost=0.004)
+    recorded.facts = replace(recorded.facts, passes=2)
+    recorded.rounds["quiet"] = [
+        [replace(each, steps=made.steps(0.02, 2)) for each in ranks]
+        for ranks in recorded.rounds["quiet"]
+    ]
+    ddp = predict.of_ddp(recorded)
+    assert ddp.seconds == pytest.approx(0.028) and ddp.rows == 2 * 128
+    found = {
+        each.way: each for each in predict.settings(recorded, ddp, predict.of_one(made.one(1)))
+    }
+    assert found["DDP, no_sync but in the last pass"].seconds == pytest.approx(0.024)
+    assert not any("batches a step" in way for way in found)
 
 
 def test_data_parallel() -> None:
@@ -60,8 +76,7 @@ def test_settings() -> None:
     found = {each.way: each for each in predict.settings(recorded, ddp, one)}
     assert found["DDP, 16 bits on the wire"].seconds == pytest.approx(0.022)
     assert found["DDP, 16 bits on the wire"].sent_bytes == 2 * MIB
-    for megabytes in (1, 5, 100):  # one gradient is one bucket
-        assert found[f"DDP, bucket_cap_mb={megabytes}"].seconds == pytest.approx(ddp.seconds)
+    assert not any("bucket_cap_mb" in way for way in found)  # one gradient is one bucket
     views = found["DDP, gradient_as_bucket_view"]
     assert views.seconds == pytest.approx(ddp.seconds)
     assert views.memory_bytes == ddp.memory_bytes - 4 * MIB
@@ -84,6 +99,23 @@ def test_buckets_end_with_the_gradient_that_fills_them() -> None:
     ]
     assert predict.buckets(gradients, MIB // 4) == [*gradients[:4], (8, 1.0)]
     assert predict.buckets([], MIB) == []
+
+
+def test_buckets_of_other_sizes() -> None:
+    recorded = made.ranks(0.02, cost=0.004)
+    halves = [(2 * MIB, 0.5), (2 * MIB, 1.0)]
+    recorded.facts = made.facts(gradients=halves)
+    found = predict.settings(recorded, predict.of_ddp(recorded), predict.of_one(made.one(0.03)))
+    names = [each.way for each in found if "bucket_cap_mb" in each.way]
+    assert names == []  # the first one holds 1 MiB, so each half is a bucket of every size
+    recorded.speeds = [Speeds(1.0, 1.0)]
+    # Six of half a MiB: buckets of 1 and 2 MiB, or three of 1 MiB, whose last one is shorter.
+    recorded.facts = made.facts(gradients=[(MIB // 2, (1 + place) / 6) for place in range(6)])
+    ddp = predict.of_ddp(recorded)
+    found = predict.settings(recorded, ddp, predict.of_one(made.one(0.03)))
+    (one,) = [each for each in found if "bucket_cap_mb" in each.way]
+    assert one.way == "DDP, bucket_cap_mb=1"
+    assert one.seconds == pytest.approx(ddp.seconds - 0.001)  # of the last MiB
 
 
 def test_hosts_pay_for_the_link_or_for_the_bytes() -> None:

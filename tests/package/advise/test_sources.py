@@ -83,7 +83,7 @@ def test_a_script(script: str, capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_script_that_fails(script: str) -> None:
-    with pytest.raises(ScriptError, match=r"it ended with status 3\nthe last line"):
+    with pytest.raises(ScriptError, match=r"the last line\nIt ended with status 3"):
         OfScript((script, "8", "3"), False)(Spec())
     with pytest.raises(ValueError, match="invalid literal"):
         OfScript((script, "many", "3"), False)(Spec())
