@@ -41,7 +41,8 @@ def advise(
     exchange theirs. What messages cost is measured besides, alone and beside the computation. A
     step with messages is then replayed from both.
 
-    Print the advice, or see `Advice.sentence`, `Advice.as_json` and `Advice.plot`.
+    Print the advice, for which the package tabulate is needed, or see `Advice.sentence`,
+    `Advice.as_json` and `Advice.plot`.
 
     Args:
         model: on the device where it trains. It is copied, and stays as it is.

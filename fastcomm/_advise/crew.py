@@ -63,13 +63,15 @@ class Crew:
         self.ranks: list[processes.Rank] = []  # once they have been started
 
     def __enter__(self) -> Crew:
-        with contextlib.ExitStack() as inner:
-            folder = Path(inner.enter_context(tempfile.TemporaryDirectory(prefix="fastcomm-")))
-            server = inner.enter_context(socket.socket(socket.AF_UNIX))
-            server.bind(str(folder / "advise"))
+        with (
+            tempfile.TemporaryDirectory(prefix="fastcomm-") as folder,
+            socket.socket(socket.AF_UNIX) as server,
+            contextlib.ExitStack() as inner,
+        ):
+            address = str(Path(folder) / "advise")
+            server.bind(address)
             server.listen(self.spec.ranks)
-            self._shares = division.divide(topology.cpus(), self.spec.ranks, topology.quota())
-            self._start(inner, str(folder / "advise"))
+            self._start(inner, address)
             self._links = self._accept(inner, server)
             self._inner = inner.pop_all()
         return self
@@ -143,6 +145,7 @@ class Crew:
     def _start(self, inner: contextlib.ExitStack, address: str) -> None:
         """Start the processes in a thread of their own, which ends with the last of them."""
         failed: list[BaseException] = []
+        shares = division.divide(topology.cpus(), self.spec.ranks, topology.quota())
         self._end, stop = threading.Event(), threading.Event()
         task = processes.Task(
             words=["fastcomm advise"],
@@ -151,7 +154,7 @@ class Crew:
 
         def watch() -> None:
             try:
-                with processes.started(task, self._shares, bind=False, environment={}) as ranks:
+                with processes.started(task, shares, bind=False, environment={}) as ranks:
                     self.ranks = ranks
                     self._outcome = processes.watch(ranks, stop)
             except BaseException as error:

@@ -20,15 +20,16 @@ from fastcomm._advise.replay import AS_ALONE, Speeds
 from fastcomm._advise.told import Facts, Round, Spec
 from fastcomm._machine import division, topology
 
+MOST_RANKS = 8  # that are tried unless the caller says more
+EVERY = 2  # turns between measurements of what messages cost, and what they slow down
+
 _ROUND_S = 0.25  # of a round, about
 _FEWEST, _MOST = 3, 200  # steps of a round
-MOST_RANKS = 8  # that are tried unless the caller says more
-_PROCESS = 300 << 20  # bytes of a process with torch, without a model
-EVERY = 2  # turns between measurements of what messages cost, and what they slow down
-_FAR_LONGER, _NOTHING_S = 5, 0.0005
 _SURVEYED = 4  # steps
+_PROCESS = 300 << 20  # bytes of a process with torch, without a model
+_FAR_LONGER, _NOTHING_S = 5, 0.0005  # a wait for data between epochs: times a usual one, and above
 _SWEEP = tuple(1 << power for power in range(12, 31, 2))  # bytes of messages
-_MOST_MESSAGES = 400
+_MOST_MESSAGES = 400  # that are under way at once
 
 Progress = Callable[[str], None]
 
@@ -112,6 +113,8 @@ def measure(
 
         studies = [start(Spec())]
         facts = studies[0].recorded.facts
+        if facts.batch == 0:
+            raise AdviseError("the model is called without a tensor whose rows are the batch's")
         if ranks is None:
             ranks = [number for number in ranks_to_try(facts.device) if number <= facts.batch]
         elif ranks and max(ranks) > facts.batch:

@@ -28,8 +28,6 @@ from fastcomm.nn.parallel import DataParallel
 WARM_UP = 2  # steps of each round that do not count: others have used the caches
 
 _GROUP = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-
-
 _OURS = (str(Path(fastcomm.__file__).parent), "<frozen runpy>")  # files
 _INIT = dist.init_process_group
 
@@ -170,7 +168,9 @@ class Worker:
         self._round = _Surveyed(Survey(self._model, self._optimizer, self._unused), steps)
 
     def _on_round(self, way: str, steps: int) -> None:
-        self._way = self._ways.get(way) or self._ways.setdefault(way, self._wrapped(way))
+        if way not in self._ways:
+            self._ways[way] = self._wrapped(way)
+        self._way = self._ways[way]
         if isinstance(self._way, Quiet):
             self._round = _QuietRound(self._way, steps)
         else:
