@@ -76,8 +76,9 @@ class Pass:
     """A backward pass whose buckets were not sent, by the clock that all processes share.
 
     Attributes:
-        begin: end of the barrier of the pass before, or of that at the round's beginning.
-        buckets: bytes of each, and when it was ready; ranks meet in a barrier after the last one.
+        begin: when this rank came to the barrier before, where ranks meet after the last bucket of a
+            pass and at the round's beginning. All go on when the last one has come.
+        buckets: bytes of each, and when it was ready.
     """
 
     begin: float

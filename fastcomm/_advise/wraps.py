@@ -42,17 +42,17 @@ class Quiet:
     def begin(self) -> None:
         """Begin a round. Collective."""
         self.passes, self._buckets = [], []
-        dist.barrier()
         self._begin = clock(self._device)
+        dist.barrier()
 
     def _keep(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         buffer = bucket.buffer()
-        self._buckets.append((buffer.nbytes, clock(self._device)))
+        now = clock(self._device)
+        self._buckets.append((buffer.nbytes, now))
         if bucket.is_last():
             self.passes.append(Pass(self._begin, tuple(self._buckets)))
-            self._buckets = []
+            self._begin, self._buckets = now, []
             dist.barrier()
-            self._begin = clock(self._device)
         done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         done.set_result(buffer)
         return done
