@@ -76,8 +76,8 @@ class Pass:
     """A backward pass whose buckets were not sent, by the clock that all processes share.
 
     Attributes:
-        begin: when this rank came to the barrier before, where ranks meet after the last bucket of a
-            pass and at the round's beginning. All go on when the last one has come.
+        begin: when this rank came to the barrier before. Ranks meet after the last bucket of a pass
+            and at the round's beginning, and go on when the last one has come.
         buckets: bytes of each, and when it was ready.
     """
 
