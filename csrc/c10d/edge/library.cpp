@@ -1,0 +1,206 @@
+// Collectives as operators of torch.library, for short calls and compiled graphs:
+// torch.ops.fastcomm.all_reduce_(tensor, group_name) and its kin. Their fake implementations and
+// their derivatives are in fastcomm/_distributed/operators.py.
+//
+// A call is one of c10d's, synchronous, without c10d's own layers: it has the same place in the
+// group's order, the same errors, and is recorded alike.
+#include <torch/library.h>
+
+#include <string>
+#include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
+
+#include "c10d/edge/backend.h"
+#include "tensors/accelerator.h"
+
+namespace fastcomm {
+namespace {
+
+/// The backend of a group for tensors on a device; raises if it is not fastcomm. Borrowed from the
+/// group, which the caller of the operator keeps.
+FastcommBackend& backend_of(const std::string& group_name, c10::DeviceType device) {
+  const auto backend = ::c10d::resolve_process_group(group_name)->getBackend(device);
+  auto* const own = dynamic_cast<FastcommBackend*>(backend.get());
+  TORCH_CHECK(own != nullptr, "group ", group_name, " has the backend ", backend->getBackendName(),
+              " for tensors on ", device, ", not fastcomm");
+  return *own;
+}
+
+::c10d::ReduceOp reduction(const std::string& name) {
+  using Op = ::c10d::ReduceOp;
+  if (name == "sum") return Op::SUM;
+  if (name == "avg") return Op::AVG;
+  if (name == "max") return Op::MAX;
+  if (name == "min") return Op::MIN;
+  if (name == "product") return Op::PRODUCT;
+  if (name == "band") return Op::BAND;
+  if (name == "bor") return Op::BOR;
+  if (name == "bxor") return Op::BXOR;
+  TORCH_CHECK(false, "op is 'sum', 'avg', 'max', 'min', 'product', 'band', 'bor' or 'bxor', not '",
+              name, "'");
+}
+
+/// Options of a synchronous call.
+template <class Options>
+Options synchronous() {
+  Options options;
+  options.asyncOp = false;
+  return options;
+}
+
+/// nullptr means that the call is done.
+void finish(const WorkPtr& work) {
+  if (work != nullptr) work->wait();
+}
+
+void all_reduce_(const at::Tensor& tensor, std::string group_name, std::string op) {
+  auto options = synchronous<::c10d::AllreduceOptions>();
+  options.reduceOp = reduction(op);
+  Tensors tensors{tensor};
+  finish(backend_of(group_name, tensor.device().type()).allreduce(tensors, options));
+}
+
+void all_gather_into(const at::Tensor& output, const at::Tensor& input, std::string group_name) {
+  at::Tensor to = output, from = input;
+  finish(backend_of(group_name, input.device().type())
+             ._allgather_base(to, from, synchronous<::c10d::AllgatherOptions>()));
+}
+
+void reduce_scatter_into(const at::Tensor& output, const at::Tensor& input, std::string group_name,
+                         std::string op) {
+  auto options = synchronous<::c10d::ReduceScatterOptions>();
+  options.reduceOp = reduction(op);
+  at::Tensor to = output, from = input;
+  finish(
+      backend_of(group_name, input.device().type())._reduce_scatter_base(to, from, options));
+}
+
+void broadcast_(const at::Tensor& tensor, int64_t root, std::string group_name) {
+  auto options = synchronous<::c10d::BroadcastOptions>();
+  options.rootRank = root;
+  Tensors tensors{tensor};
+  finish(backend_of(group_name, tensor.device().type()).broadcast(tensors, options));
+}
+
+void all_to_all_into(const at::Tensor& output, const at::Tensor& input,
+                     at::OptionalIntArrayRef output_splits, at::OptionalIntArrayRef input_splits,
+                     std::string group_name) {
+  std::vector<int64_t> outputs, inputs;
+  if (output_splits) outputs = output_splits->vec();
+  if (input_splits) inputs = input_splits->vec();
+  at::Tensor to = output, from = input;
+  finish(backend_of(group_name, input.device().type())
+             .alltoall_base(to, from, outputs, inputs, synchronous<::c10d::AllToAllOptions>()));
+}
+
+/// Of the backend for the host's tensors, if the group has one.
+void barrier(std::string group_name) {
+  const auto group = ::c10d::resolve_process_group(group_name);
+  c10::DeviceType device = c10::kCPU;
+  for (const c10::Device each : group->getDeviceTypes()) device = each.type();
+  for (const c10::Device each : group->getDeviceTypes()) {
+    if (each.is_cpu()) device = c10::kCPU;
+  }
+  finish(backend_of(group_name, device).barrier(synchronous<::c10d::BarrierOptions>()));
+}
+
+// The same with results of their own, for derivatives.
+
+at::Tensor all_reduce(const at::Tensor& tensor, std::string group_name, std::string op) {
+  at::Tensor result = tensor.clone(at::MemoryFormat::Contiguous);
+  all_reduce_(result, std::move(group_name), std::move(op));
+  return result;
+}
+
+/// The inputs of all ranks, joined along their first dimension.
+at::Tensor all_gather(const at::Tensor& tensor, std::string group_name) {
+  const at::Tensor input = tensor.contiguous();
+  auto shape = input.sizes().vec();
+  TORCH_CHECK(!shape.empty(), "all_gather: the tensor has no dimension along which to join");
+  shape[0] *= backend_of(group_name, input.device().type()).getSize();
+  at::Tensor result = at::empty(shape, input.options());
+  all_gather_into(result, input, std::move(group_name));
+  return result;
+}
+
+/// This rank's part of the sum, cut along the first dimension.
+at::Tensor reduce_scatter(const at::Tensor& tensor, std::string group_name, std::string op) {
+  const at::Tensor input = tensor.contiguous();
+  auto shape = input.sizes().vec();
+  const int64_t size = backend_of(group_name, input.device().type()).getSize();
+  TORCH_CHECK(!shape.empty() && shape[0] % size == 0, "reduce_scatter: ", input.sizes(),
+              " cannot be cut into ", size, " equal parts along its first dimension");
+  shape[0] /= size;
+  at::Tensor result = at::empty(shape, input.options());
+  reduce_scatter_into(result, input, std::move(group_name), std::move(op));
+  return result;
+}
+
+at::Tensor broadcast(const at::Tensor& tensor, int64_t root, std::string group_name) {
+  at::Tensor result = tensor.clone(at::MemoryFormat::Contiguous);
+  broadcast_(result, root, std::move(group_name));
+  return result;
+}
+
+at::Tensor all_to_all(const at::Tensor& tensor, at::OptionalIntArrayRef output_splits,
+                      at::OptionalIntArrayRef input_splits, std::string group_name) {
+  const at::Tensor input = tensor.contiguous();
+  auto shape = input.sizes().vec();
+  if (output_splits && !shape.empty()) {
+    shape[0] = 0;
+    for (const int64_t rows : *output_splits) shape[0] += rows;
+  }
+  at::Tensor result = at::empty(shape, input.options());
+  all_to_all_into(result, input, output_splits, input_splits, std::move(group_name));
+  return result;
+}
+
+/// What a call with these tensors costs before it reaches this file (benchmarks).
+void nothing_(const at::Tensor&, std::string, std::string) {}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(fastcomm, library) {
+  library.def("all_reduce_(Tensor(a!) tensor, str group_name, str op=\"sum\") -> ()");
+  library.def("all_gather_into(Tensor(a!) output, Tensor input, str group_name) -> ()");
+  library.def(
+      "reduce_scatter_into(Tensor(a!) output, Tensor input, str group_name, str op=\"sum\") -> ()");
+  library.def("broadcast_(Tensor(a!) tensor, int root, str group_name) -> ()");
+  library.def(
+      "all_to_all_into(Tensor(a!) output, Tensor input, int[]? output_splits, int[]? "
+      "input_splits, str group_name) -> ()");
+  library.def("barrier(str group_name) -> ()");
+  library.def("all_reduce(Tensor tensor, str group_name, str op=\"sum\") -> Tensor");
+  library.def("all_gather(Tensor tensor, str group_name) -> Tensor");
+  library.def("reduce_scatter(Tensor tensor, str group_name, str op=\"sum\") -> Tensor");
+  library.def("broadcast(Tensor tensor, int root, str group_name) -> Tensor");
+  library.def(
+      "all_to_all(Tensor tensor, int[]? output_splits, int[]? input_splits, str group_name) -> "
+      "Tensor");
+  library.def("_nothing_(Tensor(a!) tensor, str group_name, str op=\"sum\") -> ()");
+}
+
+#define FC_COLLECTIVES(library)                                \
+  library.impl("all_reduce_", all_reduce_);                    \
+  library.impl("all_gather_into", all_gather_into);            \
+  library.impl("reduce_scatter_into", reduce_scatter_into);    \
+  library.impl("broadcast_", broadcast_);                      \
+  library.impl("all_to_all_into", all_to_all_into);            \
+  library.impl("all_reduce", all_reduce);                      \
+  library.impl("all_gather", all_gather);                      \
+  library.impl("reduce_scatter", reduce_scatter);              \
+  library.impl("broadcast", broadcast);                        \
+  library.impl("all_to_all", all_to_all)
+
+TORCH_LIBRARY_IMPL(fastcomm, CPU, library) {
+  FC_COLLECTIVES(library);
+  library.impl("_nothing_", nothing_);
+}
+
+TORCH_LIBRARY_IMPL(fastcomm, FC_ACCELERATOR_KEY, library) { FC_COLLECTIVES(library); }
+
+// It has no tensor whose device would choose.
+TORCH_LIBRARY_IMPL(fastcomm, CompositeExplicitAutograd, library) {
+  library.impl("barrier", barrier);
+}
+
+}  // namespace fastcomm
