@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import io
 import pickle
 from typing import Any
@@ -82,4 +83,14 @@ def _cloudpickle() -> Any:
         import cloudpickle
     except ImportError:
         return None
+    # Functions that name torch.ops take what stands for it in sys.modules along.
+    import torch
+
+    copyreg.pickle(type(torch.ops), _reduce_ops)  # type: ignore[arg-type]
     return cloudpickle
+
+
+def _reduce_ops(_: Any) -> Any:
+    import torch
+
+    return getattr, (torch, "ops")
