@@ -70,8 +70,7 @@ void reduce_scatter_into(const at::Tensor& output, const at::Tensor& input, std:
   auto options = synchronous<::c10d::ReduceScatterOptions>();
   options.reduceOp = reduction(op);
   at::Tensor to = output, from = input;
-  finish(
-      backend_of(group_name, input.device().type())._reduce_scatter_base(to, from, options));
+  finish(backend_of(group_name, input.device().type())._reduce_scatter_base(to, from, options));
 }
 
 void broadcast_(const at::Tensor& tensor, int64_t root, std::string group_name) {
@@ -179,16 +178,16 @@ TORCH_LIBRARY_FRAGMENT(fastcomm, library) {
   library.def("_nothing_(Tensor(a!) tensor, str group_name, str op=\"sum\") -> ()");
 }
 
-#define FC_COLLECTIVES(library)                                \
-  library.impl("all_reduce_", all_reduce_);                    \
-  library.impl("all_gather_into", all_gather_into);            \
-  library.impl("reduce_scatter_into", reduce_scatter_into);    \
-  library.impl("broadcast_", broadcast_);                      \
-  library.impl("all_to_all_into", all_to_all_into);            \
-  library.impl("all_reduce", all_reduce);                      \
-  library.impl("all_gather", all_gather);                      \
-  library.impl("reduce_scatter", reduce_scatter);              \
-  library.impl("broadcast", broadcast);                        \
+#define FC_COLLECTIVES(library)                             \
+  library.impl("all_reduce_", all_reduce_);                 \
+  library.impl("all_gather_into", all_gather_into);         \
+  library.impl("reduce_scatter_into", reduce_scatter_into); \
+  library.impl("broadcast_", broadcast_);                   \
+  library.impl("all_to_all_into", all_to_all_into);         \
+  library.impl("all_reduce", all_reduce);                   \
+  library.impl("all_gather", all_gather);                   \
+  library.impl("reduce_scatter", reduce_scatter);           \
+  library.impl("broadcast", broadcast);                     \
   library.impl("all_to_all", all_to_all)
 
 TORCH_LIBRARY_IMPL(fastcomm, CPU, library) {
