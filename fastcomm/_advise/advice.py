@@ -10,6 +10,7 @@ from fastcomm._advise import predict
 from fastcomm._advise.findings import Findings, Limits
 from fastcomm._advise.measure import Recorded
 from fastcomm._advise.plot import write_plot
+from fastcomm._advise.predict import Prediction
 from fastcomm._advise.report import report
 
 HOSTS = (2, 4, 16)
@@ -52,17 +53,19 @@ def advice_from(
         "threads": {each.spec.ranks: each.facts.threads for each in recorded},
     }
     for each in recorded:
-        if each.spec.ranks > 1:
-            found.predictions.append(predict.of_ddp(each))
-        elif each.spec.slots > 1:
+        if each.spec.slots > 1:
             found.predictions.append(predict.of_slots(each))
-    for each in recorded:
-        if each.spec.ranks > 1 and each.spec.divisor == 1:
-            ddp = predict.of_ddp(each)
+        if each.spec.ranks == 1:
+            continue
+        ddp = predict.of_ddp(each)
+        found.predictions.append(ddp)
+        if each.spec.divisor == 1:
             found.settings += predict.settings(each, ddp, found.one)
-            found.limits.append(_limits(one, each))
-            found.pays_from.update(_pays_from(recorded, each.spec.ranks))
+            found.limits.append(_limits(one, each, ddp))
             found.hosts = [predict.of_hosts(each, ddp, h, link) for h in HOSTS for link in links]
+    by_ranks = {each.devices for each in found.predictions if each.way.startswith("DDP")}
+    for ranks in sorted(by_ranks):
+        found.pays_from.update(_pays_from(found, recorded, ranks))
     if (spread := max(found.one.turns) / min(found.one.turns)) > UNSTEADY:
         found.notes.append(
             f"this machine was unsteady: steps of {found.one.way} took up to {spread:.1f} times as "
@@ -71,21 +74,21 @@ def advice_from(
     return found
 
 
-def _limits(one: Recorded, ranks: Recorded) -> Limits:
+def _limits(one: Recorded, ranks: Recorded, ddp: Prediction) -> Limits:
     alone, quiet = one.seconds("plain"), ranks.seconds("quiet")
-    both = list(zip(alone, ranks.apart, quiet, predict.ddp_seconds(ranks), strict=True))
+    both = list(zip(alone, ranks.apart, quiet, ddp.turns, strict=True))
     busy = [round.busy for turn in one.rounds["plain"] for round in turn]
     return Limits(
         devices=ranks.spec.ranks,
         cores=statistics.median(single / apart for single, apart, _, _ in both),
         sharing=statistics.median(apart / beside for _, apart, beside, _ in both),
-        communication=statistics.median(min(1.0, beside / ddp) for _, _, beside, ddp in both),
+        communication=statistics.median(min(1.0, beside / sent) for _, _, beside, sent in both),
         busy=statistics.median(busy),
         loading=one.parts("plain").loading / statistics.median(alone),
     )
 
 
-def _pays_from(recorded: Sequence[Recorded], ranks: int) -> dict[int, float]:
+def _pays_from(found: Advice, recorded: Sequence[Recorded], ranks: int) -> dict[int, float]:
     """Return the batch from which ranks that divide it are faster, by lines through two sizes."""
     ones = [
         (each.facts.rows, statistics.median(each.seconds("plain")))
@@ -93,9 +96,9 @@ def _pays_from(recorded: Sequence[Recorded], ranks: int) -> dict[int, float]:
         if each.spec.ranks == each.spec.slots == 1
     ]
     several = [
-        (each.facts.rows * ranks, statistics.median(predict.ddp_seconds(each)))
-        for each in recorded
-        if each.spec.ranks == ranks
+        (each.rows, each.seconds)
+        for each in found.predictions
+        if each.way.startswith("DDP") and each.devices == ranks
     ]
     if len({rows for rows, _ in ones}) < 2 or len({rows for rows, _ in several}) < 2:
         return {}

@@ -119,10 +119,8 @@ class Crew:
     def _ask(self, *cue: Any, among: Sequence[Connection] | None = None) -> list[Any]:
         links = self._links if among is None else among
         for link in links:
-            try:
+            with contextlib.suppress(OSError):  # it has ended, and has said why
                 link.send(cue)
-            except OSError:
-                self._fail()
         answers: dict[int, Any] = {}
         while len(answers) < len(links):
             ready = wait([link for number, link in enumerate(links) if number not in answers])

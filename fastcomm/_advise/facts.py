@@ -17,8 +17,8 @@ from fastcomm._advise.work import rows_of
 class Survey:
     """Watches a model's passes from `begin` to `end`."""
 
-    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, unused: bool) -> None:
-        self._model, self._optimizer, self._unused = model, optimizer, unused
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        self._model, self._optimizer = model, optimizer
         self._rows = 0
         self._saved: dict[int, int] = {}  # bytes by place in memory, of a pass
         self._most_saved = 0
@@ -53,7 +53,6 @@ class Survey:
             state_bytes=sum(map(_bytes, _state(self._optimizer))),
             saved_bytes=self._most_saved,
             optimizer=type(self._optimizer).__name__,
-            unused=self._unused,
             threads=torch.get_num_threads(),
             device=parameters[0].device.type,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -239,14 +240,14 @@ def ddp_seconds(
         cost: seconds of a message by bytes; as measured by default.
         in_last_pass: whether only the last pass of a step sends its messages.
     """
-    cost = recorded.cost if cost is None else cost
-    count = recorded.facts.passes
+    cost = functools.cache(recorded.cost if cost is None else cost)
+    count, speeds = recorded.facts.passes, recorded.speed
     found = []
     for ranks in recorded.rounds["quiet"]:
         seconds = 0.0
         for number, passes in enumerate(_together(ranks)):
             sends = not in_last_pass or number % count == count - 1
-            end = replayed(passes, cost, recorded.speed).end if sends else _ready(passes)[-1]
+            end = replayed(passes, cost, speeds).end if sends else _ready(passes)[-1]
             seconds += end
         found.append(seconds / len(ranks[0].steps))
     return found

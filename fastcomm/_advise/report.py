@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from fastcomm._advise.findings import Findings
 from fastcomm._advise.predict import Prediction
-from fastcomm._measure.units import format_size
+from fastcomm._measure.units import rounded_size
 
 
 def report(advice: Findings) -> str:
@@ -50,8 +50,8 @@ def _table(advice: Findings, predictions: Sequence[Prediction]) -> str:
                 "samples/s": _number(each.rows_per_second),
                 "times as fast": f"{times:.3g}",
                 "efficiency": f"{100 * times / devices:.0f} %",
-                "memory": _size(each.memory_bytes),
-                "gradients": _size(each.sent_bytes) if each.sent_bytes else "",
+                "memory": rounded_size(each.memory_bytes),
+                "gradients": rounded_size(each.sent_bytes) if each.sent_bytes else "",
             }
         )
     return _tabulated(rows)
@@ -130,10 +130,3 @@ def _belief(advice: Findings) -> str:
 
 def _number(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
-
-
-def _size(nbytes: int) -> str:
-    for power, name in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
-        if nbytes >= 1 << power:
-            return f"{nbytes / (1 << power):.1f} {name}"
-    return format_size(nbytes)

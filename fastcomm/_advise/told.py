@@ -40,7 +40,6 @@ class Facts:
         state_bytes: of the optimizer.
         saved_bytes: what the forward pass keeps for the backward pass.
         optimizer: name of its class.
-        unused: whether parameters get no gradient.
         threads: of torch in each process.
         device: type of the device of the parameters.
     """
@@ -52,7 +51,6 @@ class Facts:
     state_bytes: int
     saved_bytes: int
     optimizer: str
-    unused: bool
     threads: int
     device: str
 

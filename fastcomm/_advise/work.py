@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from fastcomm.nn.parallel.scatter_gather import first_tensor
+
 LossFunction = Callable[..., torch.Tensor]
 
 
@@ -69,17 +71,8 @@ class Work:
 
 def rows_of(value: Any) -> int:
     """Return the size of a batch: of the first tensor's first dimension; 0 without one."""
-    return next((tensor.shape[0] for tensor in _tensors(value) if tensor.dim() > 0), 0)
-
-
-def _tensors(value: Any) -> list[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, Mapping):
-        value = value.values()
-    elif not isinstance(value, (tuple, list)):
-        return []
-    return [tensor for each in value for tensor in _tensors(each)]
+    tensor = first_tensor(dict(value) if isinstance(value, Mapping) else value)
+    return 0 if tensor is None else tensor.shape[0]
 
 
 def _first(value: Any, parts: int) -> Any:

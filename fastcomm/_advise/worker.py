@@ -165,7 +165,7 @@ class Worker:
 
     def _on_facts(self, steps: int) -> None:
         self._way = self._model
-        self._round = _Surveyed(Survey(self._model, self._optimizer, self._unused), steps)
+        self._round = _Surveyed(Survey(self._model, self._optimizer), steps)
 
     def _on_round(self, way: str, steps: int) -> None:
         if way not in self._ways:

@@ -29,6 +29,14 @@ def format_size(nbytes: int) -> str:
     return f"{nbytes} B"
 
 
+def rounded_size(nbytes: int) -> str:
+    """``nbytes`` with one digit in the largest binary unit that it reaches: ``11.1 MiB``."""
+    for unit, suffix in (("GiB", "G"), ("MiB", "M"), ("KiB", "K")):
+        if nbytes >= _SUFFIXES[suffix]:
+            return f"{nbytes / _SUFFIXES[suffix]:.1f} {unit}"
+    return f"{nbytes} B"
+
+
 def size_range(smallest: int, largest: int, factor: int = 1, step: int = 0) -> list[int]:
     """``smallest``, the next as ``size * factor + step``, ... and always ``largest``, in bytes.
 

@@ -1,6 +1,6 @@
 import pytest
 
-from fastcomm._measure.units import format_size, parse_size, parse_sizes, size_range
+from fastcomm._measure.units import format_size, parse_size, parse_sizes, rounded_size, size_range
 
 
 @pytest.mark.parametrize(
@@ -42,3 +42,11 @@ def test_lists_have_sizes_and_ranges() -> None:
 def test_bad_ranges_are_refused(arguments: tuple[int, int, int]) -> None:
     with pytest.raises(ValueError, match="range of sizes needs"):
         size_range(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (11 << 20, "11.0 MiB"), (3 << 29, "1.5 GiB")],
+)
+def test_rounded_sizes(nbytes: int, text: str) -> None:
+    assert rounded_size(nbytes) == text

@@ -23,7 +23,6 @@ def facts(rows: int = 64, gradients: Sequence[tuple[int, float]] = ((4 * MIB, 1.
         state_bytes=2 * whole,
         saved_bytes=1000 * rows,
         optimizer="Adam",
-        unused=False,
         threads=1,
         device="cpu",
     )

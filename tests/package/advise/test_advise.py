@@ -52,6 +52,7 @@ def _advice(model: nn.Module, **options: Any) -> fastcomm.Advice:
     return found
 
 
+@pytest.mark.serial  # what is faster is judged
 def test_a_model_that_leaves_the_cores_idle() -> None:
     """Two ranks wait beside each other, so they are twice as fast."""
     model = Waiting()
@@ -69,6 +70,7 @@ def test_a_model_that_leaves_the_cores_idle() -> None:
     assert checked == ["DDP, 16 bits on the wire", "DDP, gradient_as_bucket_view"]
 
 
+@pytest.mark.serial
 def test_a_model_that_needs_the_whole_machine(tmp_path: Any) -> None:
     """Two ranks take turns, so they are no faster than one."""
     turns = tmp_path / "turns"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+import torch.distributed as dist
 from support.patience import has_ended, until
 from torch import nn
 
@@ -70,6 +71,10 @@ def wrap() -> None:
     optimizer.step()
 
 
+def form_a_group() -> None:
+    dist.init_process_group("gloo", init_method="file:///nowhere", rank=0, world_size=1)
+
+
 def test_ranks() -> None:
     with Crew(Spec(2), Training()) as crew:
         facts = crew.facts(2)
@@ -114,12 +119,24 @@ def test_replicas() -> None:
         ),
         (Training(6, die), AdviseError, r"SIGKILL(.|\n)*memory may not have sufficed"),
         (Training(0, wrap), AdviseError, "its model is DataParallel already"),
+        (Training(0, form_a_group), AdviseError, "it forms a process group"),
     ],
 )
 def test_trainings_that_end(training: Training, error: type[AdviseError], said: str) -> None:
-    with pytest.raises(error, match=said), Crew(Spec(), training) as crew:
+    with pytest.raises(error, match=said) as raised, Crew(Spec(), training) as crew:
         crew.facts(2)
         crew.round("plain", 100)
+    assert "worker.py" not in str(raised.value)  # frames are the training's alone
+
+
+@pytest.mark.parametrize(
+    ("training", "said"),
+    [(Training(0), "has no training loop"), (Training(0, fail), "it went wrong")],
+)
+def test_trainings_that_end_before_they_are_asked(training: Training, said: str) -> None:
+    with pytest.raises(AdviseError, match=said), Crew(Spec(), training) as crew:
+        until(lambda: has_ended(crew.ranks[0].process.pid), "the worker ends")
+        crew.facts(2)
 
 
 def test_a_rank_that_dies() -> None:

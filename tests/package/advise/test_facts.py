@@ -24,7 +24,7 @@ class Model(nn.Module):
 def test_a_model() -> None:
     model = Model()
     optimizer = torch.optim.Adam(model.parameters())
-    survey = Survey(model, optimizer, unused=True)
+    survey = Survey(model, optimizer)
     survey.begin()
     for _ in range(3):
         optimizer.zero_grad()
@@ -44,14 +44,14 @@ def test_a_model() -> None:
     assert facts.state_bytes == 2 * 4 * 24 + 3 * 4
     # The data, and what sigmoid gives, which both need; parameters are counted above.
     assert facts.saved_bytes == 4 * (7 * 3 + 7 * 4)
-    assert facts.unused and facts.optimizer == "Adam" and facts.device == "cpu"
+    assert facts.optimizer == "Adam" and facts.device == "cpu"
     assert facts.memory_bytes == 4 * (129 + 24) + facts.state_bytes + facts.saved_bytes
 
 
 def test_nothing_is_left_behind() -> None:
     model = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    survey = Survey(model, optimizer, unused=False)
+    survey = Survey(model, optimizer)
     survey.begin()
     model(torch.ones(1, 2)).sum().backward()
     optimizer.step()

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any, ClassVar
 
 import pytest
 from support import advised as made
 
 from fastcomm._advise import measure
+from fastcomm._advise.crew import AdviseError
 from fastcomm._advise.measure import fitting, specs_of, speeds_of, steady
 from fastcomm._advise.replay import AS_ALONE, Message, Speeds, replay
-from fastcomm._advise.told import Pass, Round, Spec
+from fastcomm._advise.told import Facts, Pass, Round, Spec
 from fastcomm._machine import division, topology
 
 MIB = made.MIB
@@ -89,6 +91,47 @@ def test_crews_that_do_not_fit_are_left_out() -> None:
     )
     on_gpus = replace(made.facts(), device="cuda")
     assert fitting(specs, on_gpus, 0) == (specs, [])
+
+
+class Told:
+    """A crew whose answers are known: replicas fail, and each worker has the whole batch."""
+
+    started: ClassVar[list[Spec]] = []
+
+    def __init__(self, spec: Spec, _: Any) -> None:
+        self.spec = spec
+
+    def __enter__(self) -> Told:
+        self.started.append(self.spec)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.started.remove(self.spec)
+
+    def facts(self, _: int) -> Facts:
+        if self.spec.slots > 1:
+            raise AdviseError("a long text", "a short one")
+        return made.facts(64)
+
+    def round(self, _: str, steps: int) -> list[Round]:
+        return [Round(made.steps(0.1, steps))] * self.spec.ranks
+
+    def apart(self, steps: int) -> Round:
+        return Round(made.steps(0.1, steps))
+
+
+def test_crews_that_fail_or_do_not_divide_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "Crew", Told)
+    recorded, notes = measure.measure(lambda _: None, [2], 3, verify=False, progress=lambda _: None)
+    assert [each.spec for each in recorded] == [Spec(), Spec(2)]
+    assert len(recorded[0].rounds["plain"]) == len(recorded[1].rounds["quiet"]) == 3
+    assert notes[0].startswith("no batch could be divided") and len(notes) == 2
+    assert notes[1] == (
+        "one process with 2 replicas: left out, since the training fails so: a short one"
+    )
+    assert Told.started == []
+    with pytest.raises(AdviseError, match="64 rows cannot be divided among 65 ranks"):
+        measure.measure(lambda _: None, [65], 3, verify=False, progress=lambda _: None)
 
 
 @pytest.mark.parametrize(
