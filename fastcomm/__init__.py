@@ -74,6 +74,7 @@ _MODULE_OF = {
     **dict.fromkeys(("fused_reduce_scatter_", "gather_shards_"), "_gradients.shards"),
     "dump_flight_recorder": "_distributed.flight_recorder",
     "explain": "_distributed.explain",
+    "prepare": "_distributed.prepared",
     "monitored_barrier": "_distributed.barrier",
     "trace": "_records.tracing",
     "use": "_use",

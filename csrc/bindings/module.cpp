@@ -385,6 +385,7 @@ PYBIND11_MODULE(_C, module) {
              py::call_guard<py::gil_scoped_release>());
 
   bind_futures(module);
+  bind_prepared(module);
   bind_explain(module, backend);
   bind_lists(module);
   bind_fused(module);
@@ -416,7 +417,16 @@ PYBIND11_MODULE(_C, module) {
   bind_records(module);
   module.def("reduce_isa", [] { return std::string(isa_name()); });
   module.def("usable_cores", usable_cores);
-  module.def("quota_cores", quota_cores);
+  module.def("quota_cores", py::overload_cast<const std::string&, const std::string&>(quota_cores));
+  // Of each rank, the numbers of the cores on which it may run.
+  module.def("outnumber_cores", [](const std::vector<std::vector<int>>& ranks) {
+    std::vector<CoreSet> sets;
+    for (const auto& cores : ranks) {
+      CoreSet& set = sets.emplace_back();
+      for (const int core : cores) set.at(core / 64) |= uint64_t{1} << core % 64;
+    }
+    return outnumber_cores(sets);
+  });
 }
 
 }  // namespace fastcomm

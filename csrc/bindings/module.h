@@ -33,6 +33,9 @@ void bind_records(pybind11::module_& module);
 /// the import of torch.distributed, which binds their base class.
 void bind_futures(pybind11::module_& module);
 
+/// PreparedCall, called after bind_futures().
+void bind_prepared(pybind11::module_& module);
+
 /// A reference to a Python object. It may be dropped without the GIL, and is leaked after the end
 /// of the interpreter.
 template <class Object>

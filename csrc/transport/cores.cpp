@@ -14,11 +14,22 @@ namespace {
 
 constexpr int kNoQuota = std::numeric_limits<int>::max();
 
+int number_of(const CoreSet& set) {
+  int number = 0;
+  for (const uint64_t word : set) number += __builtin_popcountll(word);
+  return number;
+}
+
+bool is_within(const CoreSet& part, const CoreSet& whole) {
+  for (size_t i = 0; i < part.size(); ++i) {
+    if ((part[i] & ~whole[i]) != 0) return false;
+  }
+  return true;
+}
+
 int affinity_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) == 0) return CPU_COUNT(&set);
-  return static_cast<int>(std::thread::hardware_concurrency());
+  const int number = number_of(own_cores());
+  return number != 0 ? number : static_cast<int>(std::thread::hardware_concurrency());
 }
 
 int cores_of(long long quota, long long period) {
@@ -68,10 +79,40 @@ int quota_cores(const std::string& root, const std::string& membership) {
   return cores;
 }
 
-int usable_cores() {
-  static const int cores =
-      std::max(1, std::min(affinity_cores(), quota_cores("/sys/fs/cgroup", "/proc/self/cgroup")));
+int quota_cores() {
+  static const int cores = quota_cores("/sys/fs/cgroup", "/proc/self/cgroup");
   return cores;
+}
+
+int usable_cores() {
+  static const int cores = std::max(1, std::min(affinity_cores(), quota_cores()));
+  return cores;
+}
+
+CoreSet own_cores() {
+  CoreSet cores{};
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return cores;
+  for (size_t core = 0; core < 64 * cores.size(); ++core) {
+    if (CPU_ISSET(core, &set)) cores[core / 64] |= uint64_t{1} << core % 64;
+  }
+  return cores;
+}
+
+bool outnumber_cores(const std::vector<CoreSet>& ranks) {
+  std::vector<CoreSet> places(ranks);
+  CoreSet all{};
+  for (const CoreSet& rank : ranks) {
+    for (size_t i = 0; i < all.size(); ++i) all[i] |= rank[i];
+  }
+  places.push_back(all);
+  return std::any_of(places.begin(), places.end(), [&](const CoreSet& place) {
+    const auto there = std::count_if(ranks.begin(), ranks.end(), [&](const CoreSet& rank) {
+      return number_of(rank) != 0 && is_within(rank, place);
+    });
+    return number_of(place) != 0 && there > number_of(place);
+  });
 }
 
 }  // namespace fastcomm

@@ -80,7 +80,7 @@ class Transport {
   /// What a peer is doing now, as activity_in(); "" if nothing tells.
   virtual std::string activity(int /*rank*/) const { return ""; }
 
-  /// True if the ranks outnumber the cores that this process may use.
+  /// True if the ranks outnumber the cores that they may use.
   virtual bool oversubscribed() const = 0;
 
   /// Wakes every sleeping peer, after a change that is not a published flag.

@@ -43,6 +43,8 @@ std::string label_of_part(const std::string& group, const std::vector<int>& rank
 
 }  // namespace
 
+std::atomic<uint64_t> FastcommBackend::changes_{0};
+
 FastcommBackend::FastcommBackend(const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size,
                                  Milliseconds timeout, c10::intrusive_ptr<::c10d::Store> lane_store,
                                  std::shared_ptr<void> kept, const std::string& label,
@@ -52,6 +54,7 @@ FastcommBackend::FastcommBackend(const c10::intrusive_ptr<::c10d::Store>& store,
       options_(c10::make_intrusive<Options>(kBackendName, timeout)),
       label_(label),
       continuations_(Continuations::create()) {
+  ++changes_;
   options_->global_ranks_in_group = std::move(members);
   translating([&] {
     StoreBootstrap bootstrap(store);
@@ -76,6 +79,7 @@ FastcommBackend::FastcommBackend(const c10::intrusive_ptr<::c10d::Store>& store,
 }
 
 FastcommBackend::~FastcommBackend() {
+  ++changes_;
   // Threads that end here (another backend's, the continuations') may need the GIL to drop Python
   // objects that they hold. The thread that drops the last reference may hold it: a Python object
   // (always so on torch 2.14), or torch's C++, for example when a DistributedDataParallel outlives
@@ -130,6 +134,7 @@ void FastcommBackend::setTimeout(std::chrono::milliseconds timeout) {
 }
 
 void FastcommBackend::shutdown() {
+  ++changes_;
   if (forked_from_endpoint()) return;
   const std::string failure = g_failure ? g_failure(false) : "";
   if (record_ != nullptr) record_->close(!failure.empty());
@@ -142,6 +147,7 @@ void FastcommBackend::shutdown() {
 }
 
 void FastcommBackend::abort() {
+  ++changes_;
   if (forked_from_endpoint()) return;
   engines_->host().abort();
   // The same failure ends them at once.

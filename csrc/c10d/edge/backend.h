@@ -4,6 +4,7 @@
 // engines (choose/choose.h), and manages the group's life.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -33,6 +34,9 @@ class FastcommBackend final : public ::c10d::Backend {
                   std::shared_ptr<void> kept, const std::string& label,
                   std::vector<uint64_t> members);
   ~FastcommBackend() override;
+
+  /// Counts what makes another group of a name: groups that are formed, left or given up.
+  static uint64_t changes() { return changes_.load(std::memory_order_acquire); }
 
   const GroupTraits& traits() const { return traits_; }
   /// The reason why no operation is composed of what hosts do; "" if some are.
@@ -107,6 +111,10 @@ class FastcommBackend final : public ::c10d::Backend {
                                      const std::vector<ShardOffsets>& shards,
                                      std::optional<Milliseconds> timeout, bool async);
 
+  /// A call as it comes from operators: without torch's own layers. As a call of c10d: nullptr means
+  /// that it is done. Raises TorchError.
+  WorkPtr submit(Request& request, Request::Forward forward);
+
   // Memory within reach of peers for users that want it: DDP's buckets.
   bool supportsTensorAlloc(c10::DeviceIndex device) override;
   /// A tensor on a device in memory that operations of this group use in place; undefined, with the
@@ -148,8 +156,6 @@ class FastcommBackend final : public ::c10d::Backend {
   template <class Method, class Opts, class Outputs, class... Inputs>
   WorkPtr collective(OpKind kind, ::c10d::OpType type, Method method, const Opts& opts,
                      Outputs& outputs, Inputs&... inputs);
-  /// As submit_if_taken, for calls that every group has an engine for. Raises TorchError.
-  WorkPtr submit(Request& request, Request::Forward forward);
   /// Raises TorchError unless `peer` is another rank of the group.
   void check_peer(const char* operation, int peer) const;
   WorkPtr submit_message(OpKind kind, Tensors& tensors, int peer, int tag,
@@ -162,6 +168,8 @@ class FastcommBackend final : public ::c10d::Backend {
   std::exception_ptr failure() const;
   /// From here on the flight recorder has the group, if it is on. Engines are there.
   void begin_record();
+
+  static std::atomic<uint64_t> changes_;
 
   std::shared_ptr<void> kept_;
   c10::intrusive_ptr<Options> options_;

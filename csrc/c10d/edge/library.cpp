@@ -9,15 +9,13 @@
 #include <string>
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 
-#include "c10d/edge/backend.h"
+#include "c10d/edge/direct_call.h"
 #include "tensors/accelerator.h"
 
 namespace fastcomm {
 namespace {
 
-/// The backend of a group for tensors on a device; raises if it is not fastcomm. Borrowed from the
-/// group, which the caller of the operator keeps.
-FastcommBackend& backend_of(const std::string& group_name, c10::DeviceType device) {
+FastcommBackend& find_backend(const std::string& group_name, c10::DeviceType device) {
   const auto backend = ::c10d::resolve_process_group(group_name)->getBackend(device);
   auto* const own = dynamic_cast<FastcommBackend*>(backend.get());
   TORCH_CHECK(own != nullptr, "group ", group_name, " has the backend ", backend->getBackendName(),
@@ -25,104 +23,93 @@ FastcommBackend& backend_of(const std::string& group_name, c10::DeviceType devic
   return *own;
 }
 
-::c10d::ReduceOp reduction(const std::string& name) {
-  using Op = ::c10d::ReduceOp;
-  if (name == "sum") return Op::SUM;
-  if (name == "avg") return Op::AVG;
-  if (name == "max") return Op::MAX;
-  if (name == "min") return Op::MIN;
-  if (name == "product") return Op::PRODUCT;
-  if (name == "band") return Op::BAND;
-  if (name == "bor") return Op::BOR;
-  if (name == "bxor") return Op::BXOR;
-  TORCH_CHECK(false, "op is 'sum', 'avg', 'max', 'min', 'product', 'band', 'bor' or 'bxor', not '",
-              name, "'");
+/// The backend of a group for tensors on a device; raises if it is not fastcomm. Borrowed from the
+/// group, which the caller of the operator keeps.
+FastcommBackend& backend_of(const std::string& group_name, c10::DeviceType device) {
+  struct Known {
+    FastcommBackend* backend = nullptr;
+    uint64_t changes = 0;
+    c10::DeviceType device = c10::kCPU;
+    std::string group_name;
+  };
+  thread_local Known last;  // most threads use one group; c10d's own search takes 0.1 us
+  const uint64_t changes = FastcommBackend::changes();  // before the search
+  if (last.backend == nullptr || last.changes != changes || last.device != device ||
+      last.group_name != group_name) {
+    last = {&find_backend(group_name, device), changes, device, group_name};
+  }
+  return *last.backend;
 }
 
-/// Options of a synchronous call.
-template <class Options>
-Options synchronous() {
-  Options options;
-  options.asyncOp = false;
-  return options;
-}
-
-/// nullptr means that the call is done.
-void finish(const WorkPtr& work) {
+/// Carries a call out.
+void carry_out(const DirectCall& call, const std::string& group_name, c10::DeviceType device) {
+  const WorkPtr work = call.issue(backend_of(group_name, device), /*async=*/false);
   if (work != nullptr) work->wait();
 }
 
-void all_reduce_(const at::Tensor& tensor, std::string group_name, std::string op) {
-  auto options = synchronous<::c10d::AllreduceOptions>();
-  options.reduceOp = reduction(op);
-  Tensors tensors{tensor};
-  finish(backend_of(group_name, tensor.device().type()).allreduce(tensors, options));
+void carry_out(const DirectCall& call, const std::string& group_name) {
+  carry_out(call, group_name, call.outputs[0].device().type());
 }
 
-void all_gather_into(const at::Tensor& output, const at::Tensor& input, std::string group_name) {
-  at::Tensor to = output, from = input;
-  finish(backend_of(group_name, input.device().type())
-             ._allgather_base(to, from, synchronous<::c10d::AllgatherOptions>()));
+void all_reduce_(const at::Tensor& tensor, const std::string& group_name, const std::string& op) {
+  carry_out({OpKind::kAllReduce, {}, tensor, reduction_named(op)}, group_name);
 }
 
-void reduce_scatter_into(const at::Tensor& output, const at::Tensor& input, std::string group_name,
-                         std::string op) {
-  auto options = synchronous<::c10d::ReduceScatterOptions>();
-  options.reduceOp = reduction(op);
-  at::Tensor to = output, from = input;
-  finish(backend_of(group_name, input.device().type())._reduce_scatter_base(to, from, options));
+void all_gather_into(const at::Tensor& output, const at::Tensor& input,
+                     const std::string& group_name) {
+  carry_out({OpKind::kAllGatherIntoTensor, input, output}, group_name);
 }
 
-void broadcast_(const at::Tensor& tensor, int64_t root, std::string group_name) {
-  auto options = synchronous<::c10d::BroadcastOptions>();
-  options.rootRank = root;
-  Tensors tensors{tensor};
-  finish(backend_of(group_name, tensor.device().type()).broadcast(tensors, options));
+void reduce_scatter_into(const at::Tensor& output, const at::Tensor& input,
+                         const std::string& group_name, const std::string& op) {
+  carry_out({OpKind::kReduceScatterTensor, input, output, reduction_named(op)}, group_name);
+}
+
+void broadcast_(const at::Tensor& tensor, int64_t root, const std::string& group_name) {
+  carry_out({OpKind::kBroadcast, {}, tensor, {}, root}, group_name);
 }
 
 void all_to_all_into(const at::Tensor& output, const at::Tensor& input,
                      at::OptionalIntArrayRef output_splits, at::OptionalIntArrayRef input_splits,
-                     std::string group_name) {
-  std::vector<int64_t> outputs, inputs;
-  if (output_splits) outputs = output_splits->vec();
-  if (input_splits) inputs = input_splits->vec();
-  at::Tensor to = output, from = input;
-  finish(backend_of(group_name, input.device().type())
-             .alltoall_base(to, from, outputs, inputs, synchronous<::c10d::AllToAllOptions>()));
+                     const std::string& group_name) {
+  DirectCall call{OpKind::kAllToAllSingle, input, output};
+  call.output_splits = output_splits.value_or(at::IntArrayRef{});
+  call.input_splits = input_splits.value_or(at::IntArrayRef{});
+  carry_out(call, group_name);
 }
 
 /// Of the backend for the host's tensors, if the group has one.
-void barrier(std::string group_name) {
+void barrier(const std::string& group_name) {
   const auto group = ::c10d::resolve_process_group(group_name);
   c10::DeviceType device = c10::kCPU;
   for (const c10::Device each : group->getDeviceTypes()) device = each.type();
   for (const c10::Device each : group->getDeviceTypes()) {
     if (each.is_cpu()) device = c10::kCPU;
   }
-  finish(backend_of(group_name, device).barrier(synchronous<::c10d::BarrierOptions>()));
+  carry_out({OpKind::kBarrier}, group_name, device);
 }
 
 // The same with results of their own, for derivatives.
 
-at::Tensor all_reduce(const at::Tensor& tensor, std::string group_name, std::string op) {
+at::Tensor all_reduce(const at::Tensor& tensor, const std::string& group_name, const std::string& op) {
   at::Tensor result = tensor.clone(at::MemoryFormat::Contiguous);
-  all_reduce_(result, std::move(group_name), std::move(op));
+  all_reduce_(result, group_name, op);
   return result;
 }
 
 /// The inputs of all ranks, joined along their first dimension.
-at::Tensor all_gather(const at::Tensor& tensor, std::string group_name) {
+at::Tensor all_gather(const at::Tensor& tensor, const std::string& group_name) {
   const at::Tensor input = tensor.contiguous();
   auto shape = input.sizes().vec();
   TORCH_CHECK(!shape.empty(), "all_gather: the tensor has no dimension along which to join");
   shape[0] *= backend_of(group_name, input.device().type()).getSize();
   at::Tensor result = at::empty(shape, input.options());
-  all_gather_into(result, input, std::move(group_name));
+  all_gather_into(result, input, group_name);
   return result;
 }
 
 /// This rank's part of the sum, cut along the first dimension.
-at::Tensor reduce_scatter(const at::Tensor& tensor, std::string group_name, std::string op) {
+at::Tensor reduce_scatter(const at::Tensor& tensor, const std::string& group_name, const std::string& op) {
   const at::Tensor input = tensor.contiguous();
   auto shape = input.sizes().vec();
   const int64_t size = backend_of(group_name, input.device().type()).getSize();
@@ -130,18 +117,18 @@ at::Tensor reduce_scatter(const at::Tensor& tensor, std::string group_name, std:
               " cannot be cut into ", size, " equal parts along its first dimension");
   shape[0] /= size;
   at::Tensor result = at::empty(shape, input.options());
-  reduce_scatter_into(result, input, std::move(group_name), std::move(op));
+  reduce_scatter_into(result, input, group_name, op);
   return result;
 }
 
-at::Tensor broadcast(const at::Tensor& tensor, int64_t root, std::string group_name) {
+at::Tensor broadcast(const at::Tensor& tensor, int64_t root, const std::string& group_name) {
   at::Tensor result = tensor.clone(at::MemoryFormat::Contiguous);
-  broadcast_(result, root, std::move(group_name));
+  broadcast_(result, root, group_name);
   return result;
 }
 
 at::Tensor all_to_all(const at::Tensor& tensor, at::OptionalIntArrayRef output_splits,
-                      at::OptionalIntArrayRef input_splits, std::string group_name) {
+                      at::OptionalIntArrayRef input_splits, const std::string& group_name) {
   const at::Tensor input = tensor.contiguous();
   auto shape = input.sizes().vec();
   if (output_splits && !shape.empty()) {
@@ -149,12 +136,12 @@ at::Tensor all_to_all(const at::Tensor& tensor, at::OptionalIntArrayRef output_s
     for (const int64_t rows : *output_splits) shape[0] += rows;
   }
   at::Tensor result = at::empty(shape, input.options());
-  all_to_all_into(result, input, output_splits, input_splits, std::move(group_name));
+  all_to_all_into(result, input, output_splits, input_splits, group_name);
   return result;
 }
 
 /// What a call with these tensors costs before it reaches this file (benchmarks).
-void nothing_(const at::Tensor&, std::string, std::string) {}
+void nothing_(const at::Tensor&, const std::string&, const std::string&) {}
 
 }  // namespace
 

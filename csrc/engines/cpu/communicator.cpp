@@ -22,7 +22,7 @@ bool poll_for(Operation& operation, uint32_t base, Clock::duration spin) {
   for (;;) {
     for (int look = 0; look < kLooksPerClockRead; ++look) {
       cpu_relax();
-      if (operation.poll(base)) return true;
+      if (operation.may_move() && operation.poll(base)) return true;
     }
     const auto now = Clock::now();
     if (waiting_at != operation.step()) {  // each wait has its own bound
@@ -66,8 +66,7 @@ std::shared_ptr<Operation> Communicator::enqueue(const Call& call, Milliseconds 
   std::string site = call.part_of == nullptr ? call_site() : call.part_of->site;
   {
     std::lock_guard<std::mutex> lock(state_);
-    operation = std::make_shared<Operation>(call, *peers_, traits_, sequence_.load(), timeout,
-                                            std::move(site));
+    operation = made(call, timeout, std::move(site));
     operation->on_finish = std::move(on_finish);
     if (call.part_of == nullptr)
       operation->span = begin_span(label_, op_kind_name(call.kind), sequence_, call.bytes());
@@ -76,9 +75,27 @@ std::shared_ptr<Operation> Communicator::enqueue(const Call& call, Milliseconds 
     } else {
       ++sequence_;
       queue_.push_back(operation);
+      queued_.store(queue_.size(), std::memory_order_relaxed);
     }
   }
   if (failure != nullptr) operation->finish(failure);
+  return operation;
+}
+
+std::shared_ptr<Operation> Communicator::made(const Call& call, Milliseconds timeout,
+                                              std::string site) {
+  const uint64_t sequence = sequence_.load(std::memory_order_relaxed);
+  for (const auto& earlier : earlier_) {
+    // 1: no other thread has it or can get it. What threads that had it did comes before the fence,
+    // since each let go of it with release.
+    if (earlier == nullptr || earlier.use_count() != 1 || !earlier->is_like(call)) continue;
+    std::atomic_thread_fence(std::memory_order_acquire);
+    earlier->renew(call, sequence, timeout, std::move(site));
+    return earlier;
+  }
+  auto operation =
+      std::make_shared<Operation>(call, *peers_, traits_, sequence, timeout, std::move(site));
+  if (operation->is_like(call)) earlier_[next_earlier_++ % earlier_.size()] = operation;
   return operation;
 }
 
@@ -103,6 +120,7 @@ std::shared_ptr<Operation> Communicator::start(const Call& call, Milliseconds ti
                                                Operation::OnFinish on_finish) {
   auto operation = admit(call, timeout, std::move(on_finish));
   if (operation->done()) return operation;
+  operation->begin_deadline();
   // An operation of one step is a small copy and a look at the flags: cheaper here than waking the
   // progress thread. A longer one, or earlier operations, would keep the caller from its own work.
   if (operation->brief() && head() == operation) poll();
@@ -118,10 +136,12 @@ std::shared_ptr<Operation> Communicator::start(const Call& call, Milliseconds ti
 void Communicator::wait(Operation& operation, Deadline deadline,
                         const std::function<void()>& interrupted) {
   // The progress thread may have gone to sleep because this thread was driving: the rest is its job
-  // again.
+  // again. It was told of the rest (add(), after queued_ was stored), counted itself in as a
+  // sleeper, passed a fence, and found drive_ taken; this thread released drive_ and passes a fence.
+  // So that fence comes first of the two, or it would have found drive_ free: the look sees both.
   const auto hand_over = [&] {
-    std::atomic_thread_fence(std::memory_order_seq_cst);  // the release of drive_, then the look
-    if (head() != nullptr) ring_if_asleep(peers_->own_doorbell());
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (queued_.load(std::memory_order_relaxed) != 0) ring_if_asleep(peers_->own_doorbell());
   };
   try {
     poll(policy_.spin);
@@ -135,6 +155,7 @@ void Communicator::wait(Operation& operation, Deadline deadline,
 
 void Communicator::wait_until_done(Operation& operation, Deadline deadline,
                                    const std::function<void()>& interrupted) {
+  operation.begin_deadline();  // here, since most calls end before that
   const auto ready = [&] {
     if (operation.done()) return true;
     poll();
@@ -188,6 +209,7 @@ bool Communicator::poll_queue(Finished& finished, Clock::duration spin) {
     std::lock_guard<std::mutex> lock(state_);
     if (queue_.empty() || queue_.front() != operation) return true;  // given up meanwhile
     queue_.pop_front();
+    queued_.store(queue_.size(), std::memory_order_relaxed);
     base_ = operation->end_base();
     finished.emplace_back(std::move(operation), nullptr);
     operation = queue_.empty() ? nullptr : queue_.front();

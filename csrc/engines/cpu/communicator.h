@@ -17,6 +17,7 @@
 // Thread-safe. On every rank the operations must be issued in the same order.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <deque>
 #include <exception>
@@ -162,6 +163,8 @@ class Communicator final : public Driven, public std::enable_shared_from_this<Co
     uint64_t sequence;
   };
 
+  /// An operation of a call: a new one, or an earlier one like it that has ended. With state_.
+  std::shared_ptr<Operation> made(const Call& call, Milliseconds timeout, std::string site);
   std::shared_ptr<Operation> enqueue(const Call& call, Milliseconds timeout,
                                      Operation::OnFinish on_finish);
   std::shared_ptr<Operation> admit(const Call& call, Milliseconds timeout,
@@ -266,6 +269,9 @@ class Communicator final : public Driven, public std::enable_shared_from_this<Co
   std::mutex drive_;
   mutable std::mutex state_;
   std::deque<std::shared_ptr<Operation>> queue_;
+  std::atomic<size_t> queued_{0};                      // its size; written under state_
+  std::array<std::shared_ptr<Operation>, 4> earlier_;  // that may be renewed; under state_
+  size_t next_earlier_ = 0;                            // the place of the next one
   std::optional<Failure> first_failure_;                 // the failure in failure_
   std::vector<std::weak_ptr<Communicator>> companions_;  // that share this one's fate
   std::atomic<bool> to_spread_{false};                   // it has failed, and they do not know yet

@@ -306,6 +306,7 @@ void Communicator::give_up_queue(Finished& finished) {
     finished.emplace_back(std::move(operation), failure_);
   }
   queue_.clear();
+  queued_.store(0, std::memory_order_relaxed);
 }
 
 std::exception_ptr Communicator::failed(const char* name, ErrorCode code, const std::string& what,

@@ -37,11 +37,11 @@ Operation::Operation(const Call& call, Transport& peers, const GroupTraits& grou
       record_(call.record),
       site_(std::move(site)),
       row_(row_of(call.kind, algorithm())),
+      layout_(group.layout),
       schedule_(schedule_of(call, peers.view(), group, algorithm(), row_, sequence)),
       executor_(peers.view(), peers.doorbells(), reduction_of(call),
                 call.op == ReduceOp::kAvg ? peers.size() : 1, call.factor),
-      timeout_(timeout),
-      deadline_(deadline_after(timeout)) {
+      timeout_(timeout) {
   record_.number(sequence, header_.algorithm);
   const auto alone = row_of(call.kind).alone;
   if (algorithm() == Algorithm::kNothing && alone != nullptr) alone(call);
@@ -53,6 +53,36 @@ Operation::Operation(const Call& call, Transport& peers, const GroupTraits& grou
   const uint64_t payload = payload_bytes();
   peers.reserve_scratch(payload == kInBlocks ? group.layout.total()
                                              : group.layout.in_one_step(payload));
+}
+
+bool Operation::is_like(const Call& call) const {
+  return header_.kind == static_cast<uint8_t>(call.kind) && header_.count == call.count &&
+         header_.dtype == static_cast<uint8_t>(call.dtype) &&
+         header_.op == static_cast<uint8_t>(call.op) && header_.root == call.root &&
+         header_.signature == call.signature && algorithm() != Algorithm::kNothing &&
+         call.op != ReduceOp::kPremulSum && call.detail.empty() && detail_.empty() &&
+         call.messages == nullptr && call.gradients == nullptr && call.part_of == nullptr;
+}
+
+void Operation::renew(const Call& call, uint64_t sequence, Milliseconds timeout,
+                      std::string site) {
+  header_.sequence = sequence;
+  record_ = call.record;
+  record_.number(sequence, header_.algorithm);
+  site_ = std::move(site);
+  std::visit(
+      [this](auto&& made) {
+        schedule_.emplace<std::decay_t<decltype(made)>>(std::forward<decltype(made)>(made));
+      },
+      row_->schedule(call, peers_.view(), layout_, sequence));
+  direct_.reset();
+  locate(call);
+  step_.store(0, std::memory_order_relaxed);
+  quitter_.store(-1, std::memory_order_relaxed);
+  timeout_ = timeout;
+  deadline_.store(Clock::duration::max(), std::memory_order_relaxed);
+  error_ = nullptr;
+  done_.store(false, std::memory_order_relaxed);
 }
 
 uint64_t Operation::payload_bytes() const {

@@ -31,6 +31,12 @@ class Operation : public std::enable_shared_from_this<Operation> {
   Operation(const Operation&) = delete;
   Operation& operator=(const Operation&) = delete;
 
+  /// True if this, once it has ended, can be made an operation of that call by renew(): the two
+  /// differ in their numbers, their records and the places of their data alone.
+  bool is_like(const Call& call) const;
+  /// Makes it one. It has ended, and nobody else holds it.
+  void renew(const Call& call, uint64_t sequence, Milliseconds timeout, std::string site);
+
   /// Runs as many steps as the peers allow; true when done. Never blocks. Raises Error(kMismatch)
   /// if a peer's header is unlike this call's. One thread at a time. `base` is the number of steps
   /// that this rank published before the operation: the end of the previous one.
@@ -41,7 +47,13 @@ class Operation : public std::enable_shared_from_this<Operation> {
   const CallHeader& header() const { return header_; }
   /// True if its first steps are small enough for the thread that issues it.
   bool brief() const { return payload_bytes() <= kBriefBytes; }
-  Deadline deadline() const { return deadline_; }
+  /// Counts its timeout from now on, unless it is counted already. One thread at a time.
+  void begin_deadline() {
+    if (deadline() == Deadline::max()) {
+      deadline_.store(deadline_after(timeout_).time_since_epoch(), std::memory_order_relaxed);
+    }
+  }
+  Deadline deadline() const { return Deadline(deadline_.load(std::memory_order_relaxed)); }
   Milliseconds timeout() const { return timeout_; }
   /// Its progress: changes whenever it has moved.
   uint32_t step() const { return step_.load(std::memory_order_relaxed); }
@@ -62,6 +74,15 @@ class Operation : public std::enable_shared_from_this<Operation> {
   bool crowded() const;
   /// True if the current step waits for that rank, and it is not there.
   bool awaits(int peer) const;
+  /// False if poll() would find that a peer is not there: a look at the flags alone. For the thread
+  /// that polls.
+  bool may_move() const {
+    const uint32_t at = step();
+    if (at == 0 || direct()) return true;
+    return std::visit(
+        [&](const auto& schedule) { return executor_.arrived(schedule.wait_for(at), base() + at); },
+        schedule_);
+  }
 
   /// For an operation that ends in an error: keeps memory that peers may still write to from being
   /// reused. Called by the holder of the right to poll().
@@ -116,9 +137,10 @@ class Operation : public std::enable_shared_from_this<Operation> {
   Transport& peers_;
   CallHeader header_;
   std::string detail_;
-  const CallRecord record_;
+  CallRecord record_;
   std::string site_;         // place of the call in the program, "" if not asked for
   const AlgorithmRow* row_;  // nullptr if nothing is exchanged
+  const ScratchLayout layout_;
   AnySchedule schedule_;
   std::unique_ptr<AnyDirect> direct_;  // only touched by the polling thread
   size_t shared_bytes_ = 0;            // from header_.where on
@@ -127,7 +149,7 @@ class Operation : public std::enable_shared_from_this<Operation> {
   std::atomic<uint32_t> step_{0};  // a hint for other threads
   std::atomic<int> quitter_{-1};   // likewise: the peer for which this operation waits in vain
   Milliseconds timeout_;
-  Deadline deadline_;
+  std::atomic<Clock::duration> deadline_{Clock::duration::max()};
   std::atomic<bool> done_{false};
   std::exception_ptr error_;
 };

@@ -166,11 +166,14 @@ class Forming {
   std::unique_ptr<Transport> finish(const std::vector<Record>& records) {
     has_window_ = false;  // the group's now
     std::vector<Seat> seats;
+    std::vector<CoreSet> cores;
     for (int peer = 0; peer < size_; ++peer) {
       seats.push_back({std::move(peers_[peer]), records[peer].window});
+      cores.push_back(records[peer].cores);
     }
     return std::make_unique<ShmTransport>(*endpoint_, rank_, nonce_, window_bytes_,
-                                          std::move(seats));
+                                          std::move(seats),
+                                          size_ > quota_cores() || outnumber_cores(cores));
   }
 
  private:
@@ -256,6 +259,7 @@ ShmTransportResult make_shm_transport(Bootstrap& store, int rank, int size, Endp
   Record record{};
   record.version = kProtocolVersion;
   record.pid = getpid();
+  record.cores = own_cores();
   std::unique_ptr<Listener> listener;
   std::string problem = why_not;
   if (endpoint != nullptr) {

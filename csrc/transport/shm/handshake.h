@@ -16,7 +16,7 @@
 
 namespace fastcomm {
 
-constexpr uint32_t kProtocolVersion = 4;
+constexpr uint32_t kProtocolVersion = 5;
 
 /// A random name of a process, so that a reused process id is not taken for an old peer.
 struct EndpointId {

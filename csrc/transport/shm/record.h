@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <string>
 
+#include "transport/cores.h"
 #include "transport/shm/handshake.h"
 
 namespace fastcomm {
@@ -28,6 +29,7 @@ struct Record {
   uint32_t version;
   uint64_t window;    // offset in the segment
   uint64_t room;      // bytes of each segment that this rank can map
+  CoreSet cores;      // on which this rank may run
   char listener[64];  // empty: no shared memory here
   char why_not[256];
 };

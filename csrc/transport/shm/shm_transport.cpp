@@ -2,14 +2,17 @@
 
 #include "core/activity.h"
 #include "core/error.h"
-#include "transport/cores.h"
 #include "transport/fork.h"
 
 namespace fastcomm {
 
 ShmTransport::ShmTransport(Endpoint& endpoint, int rank, uint64_t nonce, size_t window_bytes,
-                           std::vector<Seat> seats)
-    : endpoint_(endpoint), nonce_(nonce), window_bytes_(window_bytes), seats_(std::move(seats)) {
+                           std::vector<Seat> seats, bool oversubscribed)
+    : endpoint_(endpoint),
+      nonce_(nonce),
+      window_bytes_(window_bytes),
+      seats_(std::move(seats)),
+      oversubscribed_(oversubscribed) {
   view_.rank = rank;
   view_.size = static_cast<int>(seats_.size());
   for (int peer = 0; peer < view_.size; ++peer) {
@@ -73,8 +76,6 @@ std::string ShmTransport::describe(int rank) const {
 std::string ShmTransport::activity(int rank) const {
   return activity_in(seats_[rank].process->records.get());
 }
-
-bool ShmTransport::oversubscribed() const { return size() > usable_cores(); }
 
 std::function<bool()> ShmTransport::peers_are_gone() const {
   return [windows = windows_, seats = seats_, nonce = nonce_, rank = view_.rank] {

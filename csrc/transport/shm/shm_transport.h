@@ -27,8 +27,9 @@ struct Seat {
 class ShmTransport final : public Transport {
  public:
   /// `seats` holds one per rank. Owns this rank's window, of `window_bytes`, from now on.
+  /// `oversubscribed` as in Transport.
   ShmTransport(Endpoint& endpoint, int rank, uint64_t nonce, size_t window_bytes,
-               std::vector<Seat> seats);
+               std::vector<Seat> seats, bool oversubscribed);
   ~ShmTransport() override;
 
   void reserve_scratch(size_t bytes) override;
@@ -42,13 +43,14 @@ class ShmTransport final : public Transport {
   std::function<bool()> peers_are_gone() const override;
   std::string describe(int rank) const override;
   std::string activity(int rank) const override;
-  bool oversubscribed() const override;
+  bool oversubscribed() const override { return oversubscribed_; }
 
  private:
   Endpoint& endpoint_;
   uint64_t nonce_;
   size_t window_bytes_;
   std::vector<Seat> seats_;
+  const bool oversubscribed_;
   std::vector<WindowHeader*> windows_;
   size_t reserved_ = 0;  // bytes of scratch, backed by memory
 };

@@ -31,8 +31,9 @@ class Communicators {
   /// The communicator of the calling thread's calls. Raises the reason if it cannot be formed; then
   /// the group is given up.
   CommunicatorPtr here(Milliseconds timeout) {
+    if (!Continuations::is_inside() || ordinary_->size() == 1) return ordinary_;
     const Continuations::Position position = Continuations::here();
-    return position.depth == 0 || ordinary_->size() == 1 ? ordinary_ : lane_at(position, timeout);
+    return position.depth == 0 ? ordinary_ : lane_at(position, timeout);
   }
 
   /// `how` as in Communicator::leave(). From here on every communicator is left as soon as it is

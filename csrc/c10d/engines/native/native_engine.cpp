@@ -5,6 +5,7 @@
 
 #include "c10d/life/exception.h"
 #include "c10d/life/hooks.h"
+#include "c10d/requests/plain.h"
 #include "c10d/works/peer_work.h"
 #include "tensors/gradients.h"
 
@@ -36,6 +37,10 @@ bool NativeEngine::takes(const Request& request) const {
 
 WorkPtr NativeEngine::submit(const Request& request) {
   if (request.is_message()) return exchange(request);
+  if (Call call; !request.async && set_plain_call({rank(), size()}, request, call)) {
+    call.record = request.end.record;
+    return run(request, call, Held{}, /*is_last=*/true);
+  }
   Calls calls = calls_of({rank(), size()}, request);
   WorkPtr work;
   for (Prepared& each : calls) {
@@ -47,22 +52,26 @@ WorkPtr NativeEngine::submit(const Request& request) {
   return work;
 }
 
+NativeWork::About NativeEngine::about(const Request& request, bool is_last) const {
+  return {rank(), request.type, is_last ? request.value() : Tensors{}, continuations()};
+}
+
 WorkPtr NativeEngine::launch(const Request& request, Prepared& made, bool is_last) {
+  if (!request.async) return run(request, made.call, std::move(made.held), is_last);
   ++calls_;
   const Milliseconds limit = timeout_or_default(request.timeout);
-  const std::shared_ptr<Communicator> group = communicators_.here(limit);
-  const auto about = [&] {  // costs allocations: not for a synchronous call that succeeds
-    return NativeWork::About{rank(), request.type, is_last ? request.value() : Tensors{},
-                             continuations()};
-  };
-  if (request.async) {
-    return NativeWork::start(group, made.call, limit, std::move(made.held), about());
-  }
-  const auto operation = group->run(made.call, limit, g_interrupt_check);
+  return NativeWork::start(communicators_.here(limit), made.call, limit, std::move(made.held),
+                           about(request, is_last));
+}
+
+WorkPtr NativeEngine::run(const Request& request, const Call& call, Held held, bool is_last) {
+  ++calls_;
+  const Milliseconds limit = timeout_or_default(request.timeout);
+  const auto operation = communicators_.here(limit)->run(call, limit, g_interrupt_check);
   if (operation->error() != nullptr) {
-    return NativeWork::failed(operation->error(), std::move(made.held), about());
+    return NativeWork::failed(operation->error(), std::move(held), about(request, is_last));
   }
-  made.held.write_back();
+  held.write_back();
   return nullptr;  // means "done" to c10d for a synchronous call
 }
 

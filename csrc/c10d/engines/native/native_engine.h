@@ -55,6 +55,10 @@ class NativeEngine final : public Engine {
  private:
   /// `is_last` of its request: its work stands for all.
   WorkPtr launch(const Request& request, Prepared& made, bool is_last);
+  /// The same of a synchronous one.
+  WorkPtr run(const Request& request, const Call& call, Held held, bool is_last);
+  /// Costs allocations: not for a synchronous call that succeeds.
+  NativeWork::About about(const Request& request, bool is_last) const;
   WorkPtr exchange(const Request& request);
 
   Communicators communicators_;

@@ -1,0 +1,64 @@
+// Collectives that do not come through c10d: from operators, and prepared ones.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "c10d/edge/backend.h"
+
+namespace fastcomm {
+
+/// A call with borrowed tensors and splits, which outlive it. It has the same place in the group's
+/// order as one of c10d, the same errors, and is recorded alike.
+struct DirectCall {
+  OpKind kind = OpKind::kNone;
+  at::TensorList inputs{}, outputs{};  // as in Request
+  ::c10d::ReduceOp op{};
+  int64_t root = Request::kNoRank;
+  at::IntArrayRef input_splits{}, output_splits{};
+  Milliseconds timeout = ::c10d::kUnsetTimeout;
+
+  /// nullptr: a synchronous call is done. Raises TorchError.
+  WorkPtr issue(FastcommBackend& backend, bool async) const;
+
+ private:
+  /// The same call to another backend.
+  WorkPtr issue_to(::c10d::Backend& other) const;
+};
+
+/// The reduction of that name: "sum", "avg", "max", "min", "product", "band", "bor", "bxor". Raises
+/// c10::ValueError of any other.
+::c10d::ReduceOp reduction_named(const std::string& name);
+
+/// A call that is issued again and again: its arguments are given once. Tensors may change between
+/// two calls, and their memory may move: a call reads what they are when it is issued. From start()
+/// to the end of wait() they must stay.
+///
+/// One thread at a time.
+class PreparedCall {
+ public:
+  /// `call` without its tensors and splits. Raises c10::ValueError if the kind has no such call.
+  PreparedCall(c10::intrusive_ptr<FastcommBackend> backend, DirectCall call, Tensors inputs,
+               Tensors outputs, std::vector<int64_t> input_splits,
+               std::vector<int64_t> output_splits);
+  PreparedCall(const PreparedCall&) = delete;
+  PreparedCall& operator=(const PreparedCall&) = delete;
+
+  /// Returns when it is done; on a device, when the current stream waits for it.
+  void run();
+  /// Raises c10::ValueError if it was started and not waited for.
+  void start();
+  /// Of the call that was started. `timeout` as in Work::wait.
+  void wait(Milliseconds timeout = kNoTimeout);
+
+ private:
+  const c10::intrusive_ptr<FastcommBackend> backend_;
+  const Tensors inputs_, outputs_;
+  const std::vector<int64_t> input_splits_, output_splits_;
+  DirectCall call_;
+  WorkPtr work_;
+  bool started_ = false;
+};
+
+}  // namespace fastcomm
