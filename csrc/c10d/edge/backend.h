@@ -107,6 +107,10 @@ class FastcommBackend final : public ::c10d::Backend {
                                      const std::vector<ShardOffsets>& shards,
                                      std::optional<Milliseconds> timeout, bool async);
 
+  /// A synchronous sum of one tensor, with a tail. Once it is over, the caller runs a tail that is
+  /// not done.
+  WorkPtr all_reduce_add_rms_norm(Tensors& tensors, const std::shared_ptr<AddRmsNorm>& tail);
+
   // Memory within reach of peers for users that want it: DDP's buckets.
   bool supportsTensorAlloc(c10::DeviceIndex device) override;
   /// A tensor on a device in memory that operations of this group use in place; undefined, with the

@@ -9,14 +9,11 @@
 #include <string>
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 
-#include "c10d/edge/backend.h"
+#include "c10d/edge/library.h"
 #include "tensors/accelerator.h"
 
 namespace fastcomm {
-namespace {
 
-/// The backend of a group for tensors on a device; raises if it is not fastcomm. Borrowed from the
-/// group, which the caller of the operator keeps.
 FastcommBackend& backend_of(const std::string& group_name, c10::DeviceType device) {
   const auto backend = ::c10d::resolve_process_group(group_name)->getBackend(device);
   auto* const own = dynamic_cast<FastcommBackend*>(backend.get());
@@ -24,6 +21,8 @@ FastcommBackend& backend_of(const std::string& group_name, c10::DeviceType devic
               " for tensors on ", device, ", not fastcomm");
   return *own;
 }
+
+namespace {
 
 ::c10d::ReduceOp reduction(const std::string& name) {
   using Op = ::c10d::ReduceOp;
