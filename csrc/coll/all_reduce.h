@@ -3,7 +3,7 @@
 // AllReduceOneShot, for small messages. Cost: 1 wait; N bytes staged, (n-1) N bytes read from
 // peers.
 //   step 0   copy the input to this rank's payload slot
-//   step 1   reduce all payload slots into the output
+//   step 1   reduce all payload slots into the output, and run the tail over it, if there is one
 //
 // AllReduceTwoShot, pipelined over blocks b = 0 .. B-1. Cost: B + 2 waits; (n-1)/n N bytes staged,
 // (n-1)/n N read to reduce, (n-1)/n N read to copy out, N written.
@@ -32,8 +32,11 @@
 // positions.
 #pragma once
 
+#include <memory>
+
 #include "coll/plan.h"
 #include "coll/schedule.h"
+#include "kernels/add_rms_norm_cpu.h"
 #include "transport/peer_view.h"
 
 namespace fastcomm {
@@ -48,6 +51,7 @@ struct AllReduceArgs {
   uint64_t block;         // elements per step of the two-shot schedule; a slice must fit a slot
   uint64_t sequence;      // of the operation
   int root = -1;          // the rank that gets the sum; -1: every rank
+  std::shared_ptr<AddRmsNorm> tail = nullptr;
 
   uint64_t bytes() const { return count * element_size; }
 
@@ -72,12 +76,17 @@ struct AllReduceOneShot {
       }
     } else if (args.wanted()) {
       // This rank's source is the input: it may be the output too, at equal positions.
-      executor.reduce_span(
-          args.output, nullptr,
-          [&](int peer) -> const char* {
-            return peer == peers.rank ? args.input : peers.scratch[peer] + slot;
-          },
-          args.count, args.element_size);
+      const auto reduce = [&](uint64_t first, uint64_t count) {
+        const uint64_t at = first * args.element_size;
+        executor.reduce_span(
+            args.output + at, nullptr,
+            [&](int peer) -> const char* {
+              return (peer == peers.rank ? args.input : peers.scratch[peer] + slot) + at;
+            },
+            count, args.element_size);
+      };
+      if (args.tail == nullptr) return reduce(0, args.count);
+      args.tail->run_behind(reduce);
     }
   }
 };

@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "core/records.h"
 #include "core/types.h"
+#include "kernels/add_rms_norm_cpu.h"
 
 namespace fastcomm {
 
@@ -51,6 +52,9 @@ struct Call {
   // `count` is that of the longest rank:
   std::shared_ptr<const MessagePieces> pieces;
   std::shared_ptr<const ShardPieces> shards;
+
+  /// The tail of a sum, which a schedule may run over the rows that it has summed.
+  std::shared_ptr<AddRmsNorm> tail;
 
   // Further values that are compared, and their text for messages (CallHeader):
   uint64_t signature = 0;

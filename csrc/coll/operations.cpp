@@ -16,7 +16,7 @@ AnySchedule all_reduce(const Call& call, const PeerView& peers, const ScratchLay
   const auto element_size = static_cast<uint32_t>(dtype_size(call.dtype));
   return Schedule{AllReduceArgs{peers, layout, static_cast<const char*>(call.input),
                                 static_cast<char*>(call.output), call.count, element_size,
-                                layout.block_bytes / element_size, sequence, call.root}};
+                                layout.block_bytes / element_size, sequence, call.root, call.tail}};
 }
 
 template <class Schedule>
@@ -170,6 +170,7 @@ Table make_table() {
   in_place.front().in_place = &kShortMessageInPlace;
   in_place.back().in_place = &kMessageInPlace;
   add_reduction(OpKind::kAllReduce, in_place, all_reduce_alone).peers = {Work::kReduceSlices};
+  detailed(add_reduction(OpKind::kAllReduceAddRmsNorm, in_place, all_reduce_alone));
   add(OpKind::kBroadcast,
       {{kOneShot, one_message, broadcast<BroadcastOneShot>},
        {kPipelined, nullptr, broadcast<BroadcastPipelined>, nullptr, to_all_but_one}})
@@ -221,7 +222,8 @@ Table make_table() {
 
   const std::pair<HostWay, std::vector<OpKind>> composed[] = {
       {HostWay::kSum,
-       {OpKind::kAllReduce, OpKind::kAllReduceCoalesced, OpKind::kReduceScatterUneven}},
+       {OpKind::kAllReduce, OpKind::kAllReduceCoalesced, OpKind::kReduceScatterUneven,
+        OpKind::kAllReduceAddRmsNorm}},
       {HostWay::kSumToRoot, {OpKind::kReduce}},
       {HostWay::kSumParts,
        {OpKind::kReduceScatter, OpKind::kReduceScatterTensor,

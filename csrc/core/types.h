@@ -73,8 +73,10 @@ enum class OpKind : uint8_t {
   // Between two ranks: no headers, no schedule (engines/cpu/point_to_point.h).
   kSend = 24,
   kRecv = 25,
+  // With a tail: kernels/add_rms_norm_cpu.h.
+  kAllReduceAddRmsNorm = 26,
 };
-constexpr int kNumOpKinds = 26;
+constexpr int kNumOpKinds = 27;
 
 constexpr size_t dtype_size(DType dtype) {
   switch (dtype) {
@@ -127,7 +129,8 @@ inline constexpr const char* kOpKindNames[kNumOpKinds] = {"none",
                                                           "reduce_scatter",
                                                           "all_reduce",
                                                           "send",
-                                                          "recv"};
+                                                          "recv",
+                                                          "all_reduce_add_rms_norm"};
 
 /// A kind may have been read from another process's memory.
 constexpr const char* op_kind_name(OpKind kind) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -46,6 +47,8 @@ def create(options: Any, backend_options: object) -> FastcommBackend:
     # DDP takes its buckets from the backend only where this is "0". Other backends see it too.
     os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
     native = _native.load()
+    # Without its rules, torch.compile traces an operator by calling it.
+    importlib.import_module("fastcomm._distributed.operators")
     _settings.warn_of_unknown()
     rank, size, timeout = options.group_rank, options.group_size, options.timeout
     # The store may hold keys of an earlier group, as torchrun's does after a restart. So all

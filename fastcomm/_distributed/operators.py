@@ -35,6 +35,17 @@ def _(tensor: torch.Tensor, group_name: str, op: str = "sum") -> None:
     return None
 
 
+@torch.library.register_fake("fastcomm::all_reduce_add_rms_norm_")
+def _(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, group_name: str
+) -> None:
+    # A compiled graph would take the results for constants.
+    if torch.is_grad_enabled() and any(each.requires_grad for each in (x, residual, weight)):
+        raise RuntimeError(
+            "all_reduce_add_rms_norm_: there is no derivative; call it under torch.no_grad()"
+        )
+
+
 @torch.library.register_fake("fastcomm::all_gather_into")
 def _(output: torch.Tensor, tensor: torch.Tensor, group_name: str) -> None:
     return None

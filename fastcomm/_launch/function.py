@@ -99,9 +99,8 @@ def end_process() -> NoReturn:
     torch does not let go of a Gloo group that DDP has used. A thread of it that asks for the GIL
     while the interpreter ends aborts the process.
     """
-    for thread in threading.enumerate():
-        if thread is not threading.current_thread() and not thread.daemon:
-            thread.join()
+    # Joins threads, and before tells those of concurrent.futures' executors to end.
+    threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from support import programs
+from support.instruction_sets import NEEDED, skip_unless_it_runs
 from support.programs import BOUNDS, PLAIN
 
 TEST = "reduce_test"  # PLAIN has the library's own loops: what the compiler made is what is tested
 CONVERSIONS = "conversions_test"
-NEEDED = {"generic": set(), "avx2": {"avx2", "f16c"}}
-NEEDED["avx512"] = {"avx512f", "avx512bw", "avx512vl", "avx512dq", "f16c"}
-
-
-def skip_unless_it_runs(isa: str) -> None:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    flags = next((set(line.split()) for line in lines if line.startswith("flags")), set())
-    if not NEEDED[isa] <= flags:
-        pytest.skip(f"this processor has no {isa}")
 
 
 @pytest.mark.parametrize("isa", list(NEEDED))

@@ -21,8 +21,9 @@ UNTOUCHED = {
 # Whoever comes last may leave at once; that is this rank, unless the other lost its processor.
 LAST = ("barrier", 1)
 
-# fastcomm's own operations, which Gloo does not have; benchmarks/fused_reduce.py measures them.
-OWN = {"fused_reduce_scatter", "gather_shards"}
+# fastcomm's own operations, which Gloo does not have; benchmarks/fused_reduce.py and
+# benchmarks/add_rms_norm.py measure them.
+OWN = {"fused_reduce_scatter", "gather_shards", "all_reduce_add_rms_norm"}
 OF_GLOO = ["float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64", "bool"]
 EVERY = [*OF_GLOO, "int16", "complex64", "complex128"]
 

@@ -184,6 +184,7 @@ PROGRAMS = (
     *tests("kernels/test_stage_copy.py", "stage_copy", _BOUNDS, ERROR),
     *tests("kernels/test_span_cpu.py", "span_cpu", _BOUNDS, "kernels", "core"),
     *tests("kernels/test_reduce.py", "reduce conversions", _PLAIN, "kernels", "core"),
+    *tests("kernels/test_add_rms_norm.py", "add_rms_norm", _PLAIN, "kernels", "core"),
     *tests(
         *("transport/test_pool_blocks.py", "pool_blocks", _BOUNDS),
         *("csrc/transport/ipc/pool_blocks.cpp", ERROR),

@@ -114,6 +114,9 @@ class FastcommBackend final : public ::c10d::Backend {
   /// A call as it comes from operators: without torch's own layers. As a call of c10d: nullptr means
   /// that it is done. Raises TorchError.
   WorkPtr submit(Request& request, Request::Forward forward);
+  /// A synchronous sum of one tensor, with a tail. Once it is over, the caller runs a tail that is
+  /// not done.
+  WorkPtr all_reduce_add_rms_norm(Tensors& tensors, const std::shared_ptr<AddRmsNorm>& tail);
 
   // Memory within reach of peers for users that want it: DDP's buckets.
   bool supportsTensorAlloc(c10::DeviceIndex device) override;

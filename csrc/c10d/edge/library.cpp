@@ -4,6 +4,8 @@
 //
 // A call is one of c10d's, synchronous, without c10d's own layers: it has the same place in the
 // group's order, the same errors, and is recorded alike.
+#include "c10d/edge/library.h"
+
 #include <torch/library.h>
 
 #include <string>
@@ -23,8 +25,8 @@ FastcommBackend& find_backend(const std::string& group_name, c10::DeviceType dev
   return *own;
 }
 
-/// The backend of a group for tensors on a device; raises if it is not fastcomm. Borrowed from the
-/// group, which the caller of the operator keeps.
+}  // namespace
+
 FastcommBackend& backend_of(const std::string& group_name, c10::DeviceType device) {
   struct Known {
     FastcommBackend* backend = nullptr;
@@ -40,6 +42,8 @@ FastcommBackend& backend_of(const std::string& group_name, c10::DeviceType devic
   }
   return *last.backend;
 }
+
+namespace {
 
 /// Carries a call out.
 void carry_out(const DirectCall& call, const std::string& group_name, c10::DeviceType device) {

@@ -128,6 +128,18 @@ WorkPtr FastcommBackend::allreduce(Tensors& tensors, const ::c10d::AllreduceOpti
   return collective(OpKind::kAllReduce, OpType::ALLREDUCE, &Other::allreduce, opts, tensors);
 }
 
+WorkPtr FastcommBackend::all_reduce_add_rms_norm(Tensors& tensors,
+                                                 const std::shared_ptr<AddRmsNorm>& tail) {
+  ::c10d::AllreduceOptions opts;
+  opts.asyncOp = false;
+  Request request = request_of(OpKind::kAllReduceAddRmsNorm, OpType::ALLREDUCE, opts);
+  request.outputs = tensors;
+  request.tail = &tail;
+  TORCH_CHECK(!coalescing_.open(), request.name(),
+              ": not between startCoalescing and endCoalescing, since it waits for its sum");
+  return submit(request, [&](Other& other) { return other.allreduce(tensors, with_work(opts)); });
+}
+
 WorkPtr FastcommBackend::allreduce_sparse(Tensors& tensors, const ::c10d::AllreduceOptions& opts) {
   return collective(OpKind::kAllReduceSparse, OpType::_ALLREDUCE_SPARSE, &Other::allreduce_sparse,
                     opts, tensors);

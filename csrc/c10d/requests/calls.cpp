@@ -11,6 +11,7 @@ using Form = void (*)(const Site&, const Request&, Calls&);
 
 constexpr std::pair<OpKind, Form> kForms[] = {
     {OpKind::kAllReduce, add_all_reduce},
+    {OpKind::kAllReduceAddRmsNorm, add_all_reduce_add_rms_norm},
     {OpKind::kBroadcast, add_broadcast},
     {OpKind::kBarrier, add_barrier},
     {OpKind::kReduce, add_reduce},

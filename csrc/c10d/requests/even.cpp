@@ -3,6 +3,8 @@
 
 #include "c10d/requests/forms.h"
 #include "core/error.h"
+#include "core/numeric.h"
+#include "core/signature.h"
 
 namespace fastcomm {
 namespace {
@@ -12,6 +14,19 @@ void set_in_place(Prepared& made, const at::Tensor& tensor, bool written) {
   const Buffer& buffer = written ? made.write(tensor) : made.read(tensor);
   made.of(buffer);
   made.call.input = made.call.output = buffer.data();
+}
+
+/// "rows of 4096, eps 1e-06". Kept for the next call, which has the same as a rule.
+const std::string& rows_in_words(const AddRmsNorm& tail) {
+  thread_local size_t hidden = 0;
+  thread_local float eps = 0;
+  thread_local std::string text;
+  if (text.empty() || hidden != tail.hidden() || eps != tail.eps()) {
+    hidden = tail.hidden();
+    eps = tail.eps();
+    text = concat("rows of ", hidden, ", eps ", eps);
+  }
+  return text;
 }
 
 /// The outputs of an all_gather: one for each rank, maybe of several sizes.
@@ -89,6 +104,17 @@ void add_all_reduce(const Site& site, const Request& request, Calls& calls) {
   Prepared& made = calls.emplace_back(OpKind::kAllReduce, site.home);
   made.reduce(*request.op, tensor);
   set_in_place(made, tensor, true);
+}
+
+void add_all_reduce_add_rms_norm(const Site& site, const Request& request, Calls& calls) {
+  const at::Tensor& tensor = only("all_reduce_add_rms_norm", request.outputs);
+  Prepared& made = calls.emplace_back(OpKind::kAllReduceAddRmsNorm, site.home);
+  made.reduce(*request.op, tensor);
+  set_in_place(made, tensor, true);
+  const AddRmsNorm& tail = **request.tail;
+  made.call.tail = *request.tail;
+  made.call.signature = mix(mix(made.call.signature, tail.hidden()), float_bits(tail.eps()));
+  made.call.detail = rows_in_words(tail);
 }
 
 void add_broadcast(const Site& site, const Request& request, Calls& calls) {

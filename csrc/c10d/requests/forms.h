@@ -12,6 +12,7 @@ namespace fastcomm {
 // even.cpp: every rank's message has the same size.
 void add_barrier(const Site& site, const Request& request, Calls& calls);
 void add_all_reduce(const Site& site, const Request& request, Calls& calls);
+void add_all_reduce_add_rms_norm(const Site& site, const Request& request, Calls& calls);
 void add_broadcast(const Site& site, const Request& request, Calls& calls);
 void add_reduce(const Site& site, const Request& request, Calls& calls);
 /// Lists whose sizes differ: in pairs.

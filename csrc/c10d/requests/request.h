@@ -5,6 +5,7 @@
 #include <c10/util/FunctionRef.h>
 
 #include <cstdint>
+#include <memory>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <vector>
@@ -16,6 +17,7 @@
 
 namespace fastcomm {
 
+class AddRmsNorm;
 struct GradientOptions;
 using Tensors = std::vector<at::Tensor>;
 using TensorLists = std::vector<Tensors>;
@@ -46,7 +48,9 @@ struct Request {
   /// Of operations over lists (fused_all_reduce and its kin).
   const GradientOptions* gradients = nullptr;
   Tensors* results = nullptr;  // set when the call is put together
-  Forward forward{};           // none for operations that torch does not have
+  /// Of all_reduce_add_rms_norm. What has not run it is for the caller to run.
+  const std::shared_ptr<AddRmsNorm>* tail = nullptr;
+  Forward forward{};  // none for operations that torch does not have
   /// What is written down of the call. Engines tell `end.record` of numbers and starts; the edge
   /// ends it with the work. An engine whose synchronous calls go on after submit() takes it away,
   /// and ends it.

@@ -61,7 +61,8 @@ bool Operation::is_like(const Call& call) const {
          header_.op == static_cast<uint8_t>(call.op) && header_.root == call.root &&
          header_.signature == call.signature && algorithm() != Algorithm::kNothing &&
          call.op != ReduceOp::kPremulSum && call.detail.empty() && detail_.empty() &&
-         call.messages == nullptr && call.gradients == nullptr && call.part_of == nullptr;
+         call.messages == nullptr && call.gradients == nullptr && call.tail == nullptr &&
+         call.part_of == nullptr;
 }
 
 void Operation::renew(const Call& call, uint64_t sequence, Milliseconds timeout,

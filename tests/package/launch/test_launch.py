@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,17 @@ class OnlyThere:
 def lives_on(event: str) -> Any:
     threading.Thread(target=time.sleep, args=(ENDS,)).start()
     return event
+
+
+def keeps_an_executor() -> int:
+    executor = ThreadPoolExecutor(1)
+    vars(sys)["executor"] = executor
+    return executor.submit(len, "abc").result()
+
+
+def test_executors_end_with_a_rank() -> None:
+    """As those do that torch's compiler keeps: their threads are no daemons."""
+    assert fastcomm.launch(keeps_an_executor, ranks=1, backend=None) == [3]
 
 
 def test_what_comes_after_the_value_counts(monkeypatch: pytest.MonkeyPatch) -> None:
