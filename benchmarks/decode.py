@@ -1,0 +1,158 @@
+"""Tokens a second of a small LLaMA, cut over two ranks on CPUs, by what sums over the ranks.
+
+    python benchmarks/decode.py --json benchmarks/results/decode.jsonl --plot docs/images/decode.png
+    python benchmarks/decode.py --show benchmarks/results/decode.jsonl
+
+Batch 1, bfloat16, a thread for each rank, which is bound to a core, and random weights
+(`decode_model`): short messages, two to a layer, with little to compute between them. Each way to
+sum decodes the same tokens, by turns, in plain code and in compiled code: blocks of 8 layers, of
+which one takes 10 to 20 s to compile, and its code serves all of them. 32 layers as one graph would
+be 4 % faster, and take twice as long to compile.
+
+``fastcomm, operator`` is ``torch.ops.fastcomm.all_reduce_``; ``fastcomm, c10d`` is
+``dist.all_reduce``, in compiled code ``torch.distributed._functional_collectives.all_reduce``.
+DeepSpeed's is its ``inference_all_reduce_`` in shared memory, if it is installed. ``none`` sends
+nothing: what a token takes longer over another way is shown for each of the sums, with what ranks
+wait for each other in it. ``alone`` is a sum of as many bytes without a model. ``floor`` is a bare
+program, which has float32 only: half as many numbers, and as many bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from decode_model import CACHE, Shape
+from decode_ranks import COMPILED, EAGER, FLOOR, NONE, measure_on_rank
+
+import fastcomm
+from fastcomm._measure.environment import describe, summary_line
+from fastcomm._measure.timing import UNTIMED_PER_BATCH
+from fastcomm.bench.records import Records, RecordWriter, read_records
+
+RANKS = 2
+_COLORS = {EAGER: "#9db8d9", COMPILED: "#1f5fa8"}
+# A rank has one core: compilers beside it would be in its way.
+_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+
+Row = dict[str, Any]
+
+
+def run(shape: Shape, tokens: int, rounds: int, kinds: Sequence[str]) -> list[Row]:
+    """Return rows of all ways with a model, and what each sum takes in it."""
+    arguments = (shape, tokens, rounds, tuple(kinds))
+    rows = fastcomm.launch(
+        measure_on_rank, arguments, ranks=RANKS, bind=True, env=_ENVIRONMENT, timeout=300
+    )[0]
+    idle = {row["kind"]: row["median_us"] for row in rows if row["over"] == NONE}
+    sums = 2 * shape.layers
+    for row in rows:
+        if row["over"] != NONE and "median_us" in row:
+            row["sum_us"] = round((row["median_us"] - idle[row["kind"]]) / sums, 2)
+    of = {"hidden": shape.hidden, "layers": shape.layers, "ranks": RANKS, "bytes": 2 * shape.hidden}
+    return [{**of, **row} for row in rows]
+
+
+def table(rows: Sequence[Row], style: str) -> str:
+    """Return a table, and a line for each way that is left out."""
+    from tabulate import tabulate
+
+    shown = [_line(row) for row in rows if "left_out" not in row]
+    aligned = ["right", "left", "left", *["right"] * (len(shown[0]) - 3)]
+    lines = [tabulate(shown, "keys", style, colalign=aligned, disable_numparse=True)]
+    for row in rows:
+        if "left_out" in row:
+            lines.append(f"{row['hidden']}: {row['over']}, {row['kind']}: {row['left_out']}")
+    return "\n".join(lines)
+
+
+def _line(row: Row) -> dict[str, str]:
+    def number(key: str, form: str, unit: float = 1.0) -> str:
+        return format(row[key] / unit, form) if key in row else ""
+
+    return {
+        "hidden": str(row["hidden"]),
+        "over": row["over"],
+        "code": row["kind"],
+        "tokens/s": number("tokens_per_s", ".1f"),
+        "median [ms]": number("median_us", ".2f", 1e3),
+        "p99 [ms]": number("p99_us", ".2f", 1e3),
+        "a sum [µs]": number("sum_us", ".1f"),
+        "alone [µs]": number("alone_us", ".2f"),
+    }
+
+
+def write_plot(records: Records, path: Path) -> None:
+    """Draw tokens a second of each way, a panel for each model."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    rows = [row for row in records.rows if "tokens_per_s" in row]
+    models = list(dict.fromkeys(row["hidden"] for row in rows))
+    ways = list(dict.fromkeys(row["over"] for row in rows if row["over"] != NONE))
+    figure = Figure(figsize=(9, 3.8), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(1, len(models), squeeze=False)[0]
+    for panel, hidden in zip(panels, models, strict=True):
+        for side, (kind, color) in enumerate(_COLORS.items()):
+            of = {
+                row["over"]: row["tokens_per_s"]
+                for row in rows
+                if row["hidden"] == hidden and row["kind"] == kind
+            }
+            places = [place + 0.4 * side - 0.2 for place, way in enumerate(ways) if way in of]
+            bars = panel.bar(places, [of[w] for w in ways if w in of], 0.4, color=color, label=kind)
+            panel.bar_label(bars, fmt="%.0f", fontsize=8)
+            if NONE in of:
+                panel.axhline(of[NONE], color=color, lw=1, ls="--", label=f"{kind}, nothing sent")
+        panel.set_xticks(range(len(ways)), [way.replace(", ", "\n") for way in ways])
+        panel.set_title(f"hidden {hidden}", fontsize=10)
+        panel.set_ylabel("tokens a second")
+        panel.margins(y=0.15)
+    panels[-1].legend(frameon=False, fontsize=8, loc="lower left")
+    figure.suptitle(summary_line(records.environment), fontsize=8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, or show a record."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--hidden", default="256,1024", help="widths of models (%(default)s)")
+    parser.add_argument("--layers", type=int, default=32)
+    parser.add_argument("--tokens", type=int, default=32, help="of each way and round (32)")
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--kinds", default=f"{EAGER},{COMPILED}", help="(%(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="record to write, line by line")
+    parser.add_argument("--show", type=Path, metavar="FILE", help="a record to show instead")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="PNG to draw")
+    parser.add_argument("--style", default="simple", help="of the table: simple or github")
+    options = parser.parse_args(arguments)
+    if not 0 < options.tokens <= CACHE - UNTIMED_PER_BATCH:
+        parser.error(f"--tokens is from 1 to {CACHE - UNTIMED_PER_BATCH}")
+    if options.show is not None:
+        records = read_records(options.show)
+    else:
+        shapes = [Shape(int(hidden), options.layers) for hidden in options.hidden.split(",")]
+        rows = [
+            row
+            for shape in shapes
+            for row in run(shape, options.tokens, options.rounds, options.kinds.split(","))
+        ]
+        words = ["benchmarks/decode.py", *(sys.argv[1:] if arguments is None else arguments)]
+        records = Records(describe(words), rows)
+        if options.json is not None:
+            with RecordWriter(options.json, words) as writer:
+                for row in rows:
+                    writer.write(row)
+    print(table(records.rows, options.style))
+    if options.plot is not None:
+        write_plot(records, options.plot)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
