@@ -11,47 +11,53 @@ be 4 % faster, and take twice as long to compile.
 
 ``fastcomm, operator`` is ``torch.ops.fastcomm.all_reduce_``; ``fastcomm, c10d`` is
 ``dist.all_reduce``, in compiled code ``torch.distributed._functional_collectives.all_reduce``.
-DeepSpeed's is its ``inference_all_reduce_`` in shared memory, if it is installed. ``none`` sends
-nothing: what a token takes longer over another way is shown for each of the sums, with what ranks
-wait for each other in it. ``alone`` is a sum of as many bytes without a model. ``floor`` is a bare
-program, which has float32 only: half as many numbers, and as many bytes.
+DeepSpeed's is its ``inference_all_reduce_`` in shared memory, if it is installed. ``none`` is an
+operator that does nothing.
+
+``a sum`` is what a token takes longer than over ``none``, in the same round and code, for each of
+the sums: with what ranks wait for each other. ``alone`` is a sum of as many bytes without a model.
+``floor`` is a bare program, which has float32 only: half as many numbers, and as many bytes.
 """
 
 from __future__ import annotations
 
 import argparse
+import statistics
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from decode_model import CACHE, Shape
-from decode_ranks import COMPILED, EAGER, FLOOR, NONE, measure_on_rank
+from decode_model import Shape
+from decode_ranks import COMPILED, EAGER, NONE, measure_on_rank
 
 import fastcomm
 from fastcomm._measure.environment import describe, summary_line
-from fastcomm._measure.timing import UNTIMED_PER_BATCH
 from fastcomm.bench.records import Records, RecordWriter, read_records
 
 RANKS = 2
-_COLORS = {EAGER: "#9db8d9", COMPILED: "#1f5fa8"}
 # A rank has one core: compilers beside it would be in its way.
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
 
 Row = dict[str, Any]
 
 
-def run(shape: Shape, tokens: int, rounds: int, kinds: Sequence[str]) -> list[Row]:
+def run(shape: Shape, kinds: Sequence[str], *method: float) -> list[Row]:
     """Return rows of all ways with a model, and what each sum takes in it."""
-    arguments = (shape, tokens, rounds, tuple(kinds))
     rows = fastcomm.launch(
-        measure_on_rank, arguments, ranks=RANKS, bind=True, env=_ENVIRONMENT, timeout=300
+        measure_on_rank,
+        (shape, tuple(kinds), *method),
+        ranks=RANKS,
+        bind=True,
+        env=_ENVIRONMENT,
+        timeout=300,
     )[0]
-    idle = {row["kind"]: row["median_us"] for row in rows if row["over"] == NONE}
-    sums = 2 * shape.layers
+    idle = {row["kind"]: row["batch_median_us"] for row in rows if row["over"] == NONE}
     for row in rows:
-        if row["over"] != NONE and "median_us" in row:
-            row["sum_us"] = round((row["median_us"] - idle[row["kind"]]) / sums, 2)
+        if row["over"] != NONE and "batch_median_us" in row:
+            pairs = zip(row["batch_median_us"], idle[row["kind"]], strict=True)
+            more = statistics.median(own - without for own, without in pairs)
+            row["sum_us"] = round(more / (2 * shape.layers), 2)
     of = {"hidden": shape.hidden, "layers": shape.layers, "ranks": RANKS, "bytes": 2 * shape.hidden}
     return [{**of, **row} for row in rows]
 
@@ -92,27 +98,22 @@ def write_plot(records: Records, path: Path) -> None:
 
     rows = [row for row in records.rows if "tokens_per_s" in row]
     models = list(dict.fromkeys(row["hidden"] for row in rows))
-    ways = list(dict.fromkeys(row["over"] for row in rows if row["over"] != NONE))
+    ways = list(dict.fromkeys(row["over"] for row in rows))
     figure = Figure(figsize=(9, 3.8), layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(1, len(models), squeeze=False)[0]
     for panel, hidden in zip(panels, models, strict=True):
-        for side, (kind, color) in enumerate(_COLORS.items()):
-            of = {
-                row["over"]: row["tokens_per_s"]
-                for row in rows
-                if row["hidden"] == hidden and row["kind"] == kind
-            }
-            places = [place + 0.4 * side - 0.2 for place, way in enumerate(ways) if way in of]
-            bars = panel.bar(places, [of[w] for w in ways if w in of], 0.4, color=color, label=kind)
+        for kind, color, shift in ((EAGER, "#9db8d9", -0.2), (COMPILED, "#1f5fa8", 0.2)):
+            mine = [row for row in rows if (row["hidden"], row["kind"]) == (hidden, kind)]
+            places = [ways.index(row["over"]) + shift for row in mine]
+            heights = [row["tokens_per_s"] for row in mine]
+            bars = panel.bar(places, heights, 0.4, color=color, label=kind)
             panel.bar_label(bars, fmt="%.0f", fontsize=8)
-            if NONE in of:
-                panel.axhline(of[NONE], color=color, lw=1, ls="--", label=f"{kind}, nothing sent")
-        panel.set_xticks(range(len(ways)), [way.replace(", ", "\n") for way in ways])
+        names = ["nothing\nsent" if way == NONE else way.replace(", ", "\n") for way in ways]
+        panel.set_xticks(range(len(ways)), names, fontsize=8)
         panel.set_title(f"hidden {hidden}", fontsize=10)
         panel.set_ylabel("tokens a second")
-        panel.margins(y=0.15)
-    panels[-1].legend(frameon=False, fontsize=8, loc="lower left")
+    panels[-1].legend(frameon=False, fontsize=8, loc="center right", bbox_to_anchor=(0.82, 0.5))
     figure.suptitle(summary_line(records.environment), fontsize=8)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)
@@ -123,25 +124,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--hidden", default="256,1024", help="widths of models (%(default)s)")
     parser.add_argument("--layers", type=int, default=32)
-    parser.add_argument("--tokens", type=int, default=32, help="of each way and round (32)")
-    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--budget", type=float, default=40.0, help="seconds for each model (40)")
+    parser.add_argument(
+        "--tokens", type=int, default=0, help="of each way in a round, whatever the budget is"
+    )
     parser.add_argument("--kinds", default=f"{EAGER},{COMPILED}", help="(%(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="record to write, line by line")
     parser.add_argument("--show", type=Path, metavar="FILE", help="a record to show instead")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="PNG to draw")
     parser.add_argument("--style", default="simple", help="of the table: simple or github")
     options = parser.parse_args(arguments)
-    if not 0 < options.tokens <= CACHE - UNTIMED_PER_BATCH:
-        parser.error(f"--tokens is from 1 to {CACHE - UNTIMED_PER_BATCH}")
     if options.show is not None:
         records = read_records(options.show)
     else:
+        method = (options.rounds, options.tokens, options.budget)
         shapes = [Shape(int(hidden), options.layers) for hidden in options.hidden.split(",")]
-        rows = [
-            row
-            for shape in shapes
-            for row in run(shape, options.tokens, options.rounds, options.kinds.split(","))
-        ]
+        rows = [row for shape in shapes for row in run(shape, options.kinds.split(","), *method)]
         words = ["benchmarks/decode.py", *(sys.argv[1:] if arguments is None else arguments)]
         records = Records(describe(words), rows)
         if options.json is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import statistics
 import sys
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -20,7 +21,7 @@ from fastcomm._measure.cases import Case
 from fastcomm._measure.contenders import first_line
 from fastcomm._measure.objects import all_gather_object
 from fastcomm._measure.stats import summarize
-from fastcomm._measure.timing import Call, Timer, measure
+from fastcomm._measure.timing import Call, Timer, max_over_ranks, measure, time_batch
 
 OPERATOR, C10D, DEEPSPEED, GLOO = "fastcomm, operator", "fastcomm, c10d", "DeepSpeed", "Gloo"
 NONE, FLOOR = "none", "floor"
@@ -28,11 +29,17 @@ EAGER, COMPILED = "eager", "compiled"
 
 _CHECKED = 8  # tokens
 _TOLERANCE = 0.05  # of logits, relative to their norm: the type has 8 bits
+_PILOT = 8  # tokens: the first ones after a pause are slow
 _ALONE_S = 2.0
 
 Row = dict[str, Any]
 Way = tuple[str, str]
 """What sums over the ranks, and whether the code around it is compiled."""
+
+
+@torch.library.register_fake("fastcomm::_nothing_")
+def _(tensor: torch.Tensor, group_name: str, op: str = "sum") -> None:
+    return None
 
 
 class Decoder:
@@ -68,18 +75,26 @@ class Decoder:
 class _Tokens(Timer):
     """Times of tokens: each batch begins a sequence anew."""
 
+    def pilot(self) -> float:
+        dist.barrier(group=self.control)
+        return statistics.median(max_over_ranks(time_batch(self.call, _PILOT), self.control))
+
     def batch(self, samples: int) -> list[int]:
         cast(Decoder, self.call).restart()
         return super().batch(samples)
 
 
-def measure_on_rank(shape: Shape, tokens: int, rounds: int, kinds: Sequence[str]) -> list[Row]:
-    """Return a row for each way; the default group is of fastcomm."""
+def measure_on_rank(
+    shape: Shape, kinds: Sequence[str], rounds: int, tokens: int, budget_s: float
+) -> list[Row]:
+    """Return a row for each way, of so many tokens a round, or of as many as the budget allows.
+
+    The default group is of fastcomm.
+    """
     control = dist.new_group(backend="gloo")
     _say(f"hidden {shape.hidden}: making weights")
     model = Model(shape, dist.get_rank(), dist.get_world_size())
-    reduces, left_out = _ways(control)
-    reduces = {way: reduce for way, reduce in reduces.items() if way[1] in kinds}
+    reduces, left_out = _ways(kinds, control)
     decoders = {}
     for way, reduce in reduces.items():
         _say(f"hidden {shape.hidden}: {', '.join(way)}")
@@ -92,12 +107,11 @@ def measure_on_rank(shape: Shape, tokens: int, rounds: int, kinds: Sequence[str]
     errors = _check(decoders, shape, control)
     _say(f"hidden {shape.hidden}: measuring")
     calls = list(decoders.values())
-    samples = measure(calls, control, 0, rounds, _Tokens, iterations=rounds * tokens)
+    samples = measure(calls, control, budget_s, rounds, _Tokens, rounds * tokens, warm_up=1)
     rows = [
-        {"over": over, "kind": kind, **_times(each.times_ns), **errors.get((over, kind), {})}
+        {"over": over, "kind": kind, **_times(each.batches), **errors.get((over, kind), {})}
         for (over, kind), each in zip(decoders, samples, strict=True)
     ]
-    _say(f"hidden {shape.hidden}: sums alone")
     rows += _alone(rows, reduces, shape, left_out, control)
     rows += [{"over": way[0], "kind": way[1], "left_out": why} for way, why in left_out.items()]
     return rows
@@ -108,8 +122,13 @@ def _say(what: str) -> None:
         print(what, file=sys.stderr, flush=True)
 
 
-def _ways(control: dist.ProcessGroup) -> tuple[dict[Way, Reduce], dict[Way, str]]:
-    """Return what sums in each way, and why others are left out."""
+def _ways(
+    kinds: Sequence[str], control: dist.ProcessGroup
+) -> tuple[dict[Way, Reduce], dict[Way, str]]:
+    """Return what sums in each way, and why others are left out.
+
+    What sends nothing is an operator, too: without one, other code would be compiled.
+    """
     group = dist.group.WORLD
     assert group is not None
     name: str = group.group_name
@@ -131,20 +150,24 @@ def _ways(control: dist.ProcessGroup) -> tuple[dict[Way, Reduce], dict[Way, str]
         return result
 
     def none(tensor: torch.Tensor) -> torch.Tensor:
+        OPERATORS._nothing_(tensor, name)
         return tensor
 
     ways: dict[Way, Reduce] = {
         (OPERATOR, EAGER): operator,
+        (OPERATOR, COMPILED): operator,
         (C10D, EAGER): functools.partial(c10d, group),
+        (C10D, COMPILED): functional_c10d,
+        (DEEPSPEED, EAGER): deepspeed,
+        (DEEPSPEED, COMPILED): deepspeed,
         (GLOO, EAGER): functools.partial(c10d, control),
         (NONE, EAGER): none,
-        (OPERATOR, COMPILED): operator,
-        (C10D, COMPILED): functional_c10d,
         (NONE, COMPILED): none,
     }
     failed = open_deepspeed(control)
-    both = {(DEEPSPEED, kind): deepspeed for kind in (EAGER, COMPILED)}
-    return (ways, dict.fromkeys(both, failed)) if failed else ({**ways, **both}, {})
+    asked = {way: reduce for way, reduce in ways.items() if way[1] in kinds}
+    left_out = {way: failed for way in asked if failed and way[0] == DEEPSPEED}
+    return {way: asked[way] for way in asked if way not in left_out}, left_out
 
 
 def _run(way: Way) -> Run:
@@ -195,13 +218,14 @@ def _check(
     return errors
 
 
-def _times(times_ns: Sequence[int]) -> Row:
-    summary = summarize(times_ns)
+def _times(batches: Sequence[Sequence[int]]) -> Row:
+    summary = summarize([time_ns for batch in batches for time_ns in batch])
     return {
         "samples": summary.count,
         "tokens_per_s": round(1e6 / summary.median_us, 1),
         "median_us": round(summary.median_us, 1),
         "p99_us": round(summary.p99_us, 1),
+        "batch_median_us": [round(statistics.median(batch) / 1e3, 1) for batch in batches],
     }
 
 
@@ -217,7 +241,7 @@ def _alone(
     The floor sums float32: half as many numbers, which are as many bytes.
     """
     buffer = torch.zeros(1, shape.hidden, dtype=torch.bfloat16)
-    plain = [row for row in rows if row["kind"] == EAGER and row["over"] != NONE]
+    plain = [row for row in rows if row["kind"] == EAGER]
     calls: list[Call] = [
         functools.partial(reduces[row["over"], row["kind"]], buffer) for row in plain
     ]
