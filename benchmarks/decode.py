@@ -5,7 +5,7 @@
 
 Batch 1, bfloat16, a thread for each rank, which is bound to a core, and random weights
 (`decode_model`): short messages, two to a layer, with little to compute between them. Each way to
-sum decodes the same tokens, by turns, in plain code and in compiled code: blocks of 8 layers, of
+sum decodes as many tokens, by turns, in plain code and in compiled code: blocks of 8 layers, of
 which one takes 10 to 20 s to compile, and its code serves all of them. 32 layers as one graph would
 be 4 % faster, and take twice as long to compile.
 
