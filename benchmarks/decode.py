@@ -108,12 +108,13 @@ def write_plot(records: Records, path: Path) -> None:
             places = [ways.index(row["over"]) + shift for row in mine]
             heights = [row["tokens_per_s"] for row in mine]
             bars = panel.bar(places, heights, 0.4, color=color, label=kind)
-            panel.bar_label(bars, fmt="%.0f", fontsize=8)
+            panel.bar_label(bars, fmt="%.3g", fontsize=8)
         names = ["nothing\nsent" if way == NONE else way.replace(", ", "\n") for way in ways]
         panel.set_xticks(range(len(ways)), names, fontsize=8)
         panel.set_title(f"hidden {hidden}", fontsize=10)
         panel.set_ylabel("tokens a second")
-    panels[-1].legend(frameon=False, fontsize=8, loc="center right", bbox_to_anchor=(0.82, 0.5))
+    handles, labels = panels[-1].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
     figure.suptitle(summary_line(records.environment), fontsize=8)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)
