@@ -15,36 +15,43 @@ from fastcomm._measure.objects import all_gather_object
 from peers.peer import Peer
 
 
-class DeepSpeed(Peer):
-    """Its source: ``deepspeed/ops/csrc/cpu/comm/shm_interface.cpp``.
+def open_deepspeed(control: dist.ProcessGroup) -> str:
+    """Build and initialise ``torch.ops.deepspeed.inference_all_reduce_`` for all ranks of a group.
 
-    It tells ranks of a machine and jobs apart by variables of the environment.
+    Its source: ``deepspeed/ops/csrc/cpu/comm/shm_interface.cpp``. It tells ranks of a machine and
+    jobs apart by variables of the environment. Returns why it cannot be had, or nothing.
     """
+    rank, size = dist.get_rank(control), dist.get_world_size(control)
+    job = all_gather_object(str(os.getpid()), control)[0]
+    words = {"LOCAL_SIZE": str(size), "MASTER_ADDR": "fastcomm-bench", "MASTER_PORT": job}
+    before = {name: os.environ.get(name) for name in words}
+    failed = ""
+    try:
+        from deepspeed.ops.op_builder import ShareMemCommBuilder
+
+        built = ShareMemCommBuilder().load(verbose=False)
+        os.environ.update(words)
+        if built.vector_kernel_level() < 2:
+            raise RuntimeError("its loops need AVX-512")
+    except Exception as error:
+        failed = f"DeepSpeed cannot be had: {first_line(error)}"
+    failed = next(filter(None, all_gather_object(failed, control)), "")
+    if not failed:
+        built.initialize(size, rank)
+    for name, value in before.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    return failed
+
+
+class DeepSpeed(Peer):
+    """Its sum in shared memory."""
 
     def __init__(self, label: str, control: dist.ProcessGroup) -> None:
         super().__init__(label, control)
-        rank, size = dist.get_rank(control), dist.get_world_size(control)
-        job = all_gather_object(str(os.getpid()), control)[0]
-        words = {"LOCAL_SIZE": str(size), "MASTER_ADDR": "fastcomm-bench", "MASTER_PORT": job}
-        before = {name: os.environ.get(name) for name in words}
-        try:
-            from deepspeed.ops.op_builder import ShareMemCommBuilder
-
-            built = ShareMemCommBuilder().load(verbose=False)
-            os.environ.update(words)
-            if built.vector_kernel_level() < 2:
-                raise RuntimeError("its loops need AVX-512")
-        except Exception as error:
-            self.failed = f"DeepSpeed cannot be had: {first_line(error)}"
-        failed = all_gather_object(self.failed, control)
-        self.failed = next(filter(None, failed), "")
-        if not self.failed:
-            built.initialize(size, rank)
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        self.failed = open_deepspeed(control)
 
     def call_of(self, case: Case) -> Callable[[], object]:
         if case.name != "all_reduce":
