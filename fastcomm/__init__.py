@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # what _MODULE_OF says, and public modules, for type checkers
     from fastcomm._advise.advise import AdviseError as AdviseError
     from fastcomm._advise.advise import advise as advise
     from fastcomm._distributed.barrier import monitored_barrier as monitored_barrier
+    from fastcomm._distributed.direct import prepare as prepare
     from fastcomm._distributed.explain import explain as explain
     from fastcomm._distributed.flight_recorder import dump_flight_recorder as dump_flight_recorder
     from fastcomm._distributed.memory import empty as empty
@@ -74,8 +75,8 @@ _MODULE_OF = {
     **dict.fromkeys(("fused_reduce_scatter_", "gather_shards_"), "_gradients.shards"),
     "dump_flight_recorder": "_distributed.flight_recorder",
     "explain": "_distributed.explain",
-    "prepare": "_distributed.prepared",
     "monitored_barrier": "_distributed.barrier",
+    "prepare": "_distributed.direct",
     "trace": "_records.tracing",
     "use": "_use",
 }

@@ -1,4 +1,6 @@
-"""Additions to ``torch.distributed``: records of the calls that ranks have made.
+"""Additions to ``torch.distributed``: short calls, and records of the calls that ranks have made.
+
+Short calls are collectives without torch's own layers.
 
 Records are on by default (``FASTCOMM_RECORDS``), and hold the latest calls of each process, of any
 engine. From a shell, ``fastcomm top`` and ``fastcomm trace`` read the same.
@@ -6,7 +8,9 @@ engine. From a shell, ``fastcomm top`` and ``fastcomm trace`` read the same.
 
 from __future__ import annotations
 
+import importlib
 import os
+from typing import TYPE_CHECKING
 
 from fastcomm import _native, errors
 from fastcomm._records import layout
@@ -15,7 +19,31 @@ from fastcomm._records.ranks import ranks_of_job
 from fastcomm._records.snapshot import Call as Call
 from fastcomm._records.snapshot import Group as Group
 
-__all__ = ["Call", "Group", "Rank", "records", "records_of_job"]
+if TYPE_CHECKING:
+    from fastcomm._distributed.direct import all_gather_into as all_gather_into
+    from fastcomm._distributed.direct import all_reduce_ as all_reduce_
+    from fastcomm._distributed.direct import all_to_all_into as all_to_all_into
+    from fastcomm._distributed.direct import barrier as barrier
+    from fastcomm._distributed.direct import broadcast_ as broadcast_
+    from fastcomm._distributed.direct import reduce_scatter_into as reduce_scatter_into
+
+_COLLECTIVES = (
+    *("all_gather_into", "all_reduce_", "all_to_all_into"),
+    *("barrier", "broadcast_", "reduce_scatter_into"),
+)
+
+__all__ = ["Call", "Group", "Rank", "records", "records_of_job", *_COLLECTIVES]
+
+
+if not TYPE_CHECKING:  # to which it would say that any name is there
+
+    def __getattr__(name: str) -> object:
+        """Load the native library when one of the collectives is first used (PEP 562)."""
+        if name not in _COLLECTIVES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(importlib.import_module("fastcomm._distributed.direct"), name)
+        globals()[name] = value
+        return value
 
 
 def records() -> list[Call]:

@@ -17,11 +17,20 @@ from peers.deepspeed import DeepSpeed
 from peers.floor import Floor, SingleCopy
 from peers.mpi import Mpi
 from peers.peer import Peer
+from peers.short_calls import Operator, OperatorEmpty, Prepared
 
 
 def register() -> None:
     """Make them known to a sweep; in each of its processes."""
-    for name, kind in (("floor", Floor), ("single-copy", SingleCopy), ("deepspeed", DeepSpeed)):
+    kinds: dict[str, type[Peer]] = {
+        "floor": Floor,
+        "single-copy": SingleCopy,
+        "deepspeed": DeepSpeed,
+        "operator": Operator,
+        "operator-empty": OperatorEmpty,
+        "prepared": Prepared,
+    }
+    for name, kind in kinds.items():
         line_up.register(name, functools.partial(_with_control, kind))
     missing = by_mpiexec.missing()
     start = None if missing else by_mpiexec.start

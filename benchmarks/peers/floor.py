@@ -33,6 +33,7 @@ _FLAGS = ("-O3", "-march=native", "-std=c++17", "-shared", "-fPIC", "-ffp-contra
 # Of a case: the function's name, its buffers, and what it counts of an element: it, or its bytes.
 _OPERATIONS = {
     "all_reduce": ("all_reduce", ("buffer",), 1),
+    "barrier": ("barrier", (), 0),
     "broadcast": ("broadcast", ("buffer",), 4),
     "all_gather_into_tensor": ("all_gather", ("whole", "part"), 4),
     "reduce_scatter_tensor": ("reduce_scatter", ("part", "whole"), 1),

@@ -18,7 +18,7 @@ OpKind kind_named(const std::string& name) {
 void bind_prepared(py::module_& module) {
   const auto released = py::call_guard<py::gil_scoped_release>();
   py::class_<PreparedCall>(module, "PreparedCall")
-      .def(py::init([](c10::intrusive_ptr<FastcommBackend> backend, const std::string& operation,
+      .def(py::init([](c10::intrusive_ptr<::c10d::Backend> backend, const std::string& operation,
                        Tensors inputs, Tensors outputs, const std::string& op, int64_t root,
                        std::vector<int64_t> input_splits, std::vector<int64_t> output_splits,
                        std::optional<double> timeout_s) {

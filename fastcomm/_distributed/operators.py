@@ -23,11 +23,13 @@ Splits = Sequence[int] | None
 
 
 def _size(group_name: str) -> int:
-    return dist.distributed_c10d._resolve_process_group(group_name).size()
+    size: int = dist.distributed_c10d._resolve_process_group(group_name).size()
+    return size
 
 
 def _rank(group_name: str) -> int:
-    return dist.distributed_c10d._resolve_process_group(group_name).rank()
+    rank: int = dist.distributed_c10d._resolve_process_group(group_name).rank()
+    return rank
 
 
 @torch.library.register_fake("fastcomm::all_reduce_")
@@ -57,7 +59,7 @@ def _(output: torch.Tensor, tensor: torch.Tensor, group_name: str, op: str = "su
 
 
 @torch.library.register_fake("fastcomm::broadcast_")
-def _(tensor: torch.Tensor, root: int, group_name: str) -> None:
+def _(tensor: torch.Tensor, group_src: int, group_name: str) -> None:
     return None
 
 
@@ -88,7 +90,7 @@ def _(tensor: torch.Tensor, group_name: str, op: str = "sum") -> torch.Tensor:
 
 
 @torch.library.register_fake("fastcomm::broadcast")
-def _(tensor: torch.Tensor, root: int, group_name: str) -> torch.Tensor:
+def _(tensor: torch.Tensor, group_src: int, group_name: str) -> torch.Tensor:
     return torch.empty_like(tensor, memory_format=torch.contiguous_format)
 
 
@@ -131,12 +133,12 @@ def _derive_all_gather(ctx: Any, grad: torch.Tensor) -> Any:
 
 
 def _remember_broadcast(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    _, ctx.root, ctx.group_name = inputs
+    _, ctx.group_src, ctx.group_name = inputs
 
 
 def _derive_broadcast(ctx: Any, grad: torch.Tensor) -> Any:
     total = OPERATORS.all_reduce(grad, ctx.group_name, "sum")
-    is_root = _rank(ctx.group_name) == ctx.root
+    is_root = _rank(ctx.group_name) == ctx.group_src
     return total if is_root else torch.zeros_like(total), None, None
 
 
@@ -157,3 +159,11 @@ for _name, _derive, _remember in (
     ("all_to_all", _derive_all_to_all, _remember_splits),
 ):
     torch.library.register_autograd(f"fastcomm::{_name}", _derive, setup_context=_remember)
+
+# A collective is one on every rank: one that a rank does not read must not be left out there.
+for _name in (
+    *("all_reduce_", "all_reduce_add_rms_norm_", "all_gather_into", "reduce_scatter_into"),
+    *("broadcast_", "all_to_all_into", "barrier"),
+    *("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all"),
+):
+    torch.fx.node.has_side_effect(getattr(OPERATORS, _name).default)

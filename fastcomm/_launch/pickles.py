@@ -86,7 +86,7 @@ def _cloudpickle() -> Any:
     # Functions that name torch.ops take what stands for it in sys.modules along.
     import torch
 
-    copyreg.pickle(type(torch.ops), _reduce_ops)  # type: ignore[arg-type]
+    copyreg.pickle(type(torch.ops), _reduce_ops)
     return cloudpickle
 
 

@@ -20,6 +20,7 @@ from support.ranks import Outcome, World, run_outcomes
 from torch.utils.data import DataLoader
 
 import fastcomm
+import fastcomm.distributed
 
 pytestmark = pytest.mark.serial  # the time to an error is compared
 
@@ -56,10 +57,30 @@ def _fork_a_holder(world: World) -> None:
     Path(world.directory, "holder").write_text(str(child))
 
 
+def _prepared_for_ever(elements: int) -> None:
+    call = fastcomm.prepare("all_reduce", torch.zeros(elements))
+    while True:
+        call()
+
+
+def _operators_for_ever(elements: int) -> None:
+    tensor = torch.zeros(elements)
+
+    @torch.compile(fullgraph=True, backend="aot_eager")
+    def step() -> None:
+        for _ in range(8):
+            fastcomm.distributed.all_reduce_(tensor)
+
+    while True:
+        step()
+
+
 # In which the victim dies, and from which survivors come out.
 LOOPS: dict[str, Callable[[], None]] = {
     "in a loop": lambda: _reduce_for_ever(LARGE),
     "in a loop, asynchronous": lambda: _reduce_async_for_ever(SMALL),
+    "in a loop of prepared calls": lambda: _prepared_for_ever(SMALL),
+    "in a loop of compiled operators": lambda: _operators_for_ever(SMALL),
     "in a loop, in place": lambda: _reduce_for_ever(LARGE, fastcomm.empty),
     "in a loop, in place, asynchronous": lambda: _reduce_async_for_ever(LARGE // 4, fastcomm.empty),
 }

@@ -2,6 +2,9 @@
 // How operations fail is in communicator_failures_test.cpp.
 //
 //   communicator_test CASE SEED
+#include <array>
+#include <map>
+
 #include "check.h"
 #include "random_operations.h"
 #include "rank_world.h"
@@ -54,6 +57,50 @@ Paths run_random(RankWorld& world, uint64_t seed, int operations) {
     EXPECT(!group.pending());
   });
   return {direct, pipelined};
+}
+
+/// Like calls use one operation again, unless somebody holds it; sizes and kinds are told apart.
+CASE(again) {
+  RankWorld world(3);
+  world.run([&](int rank) {
+    Communicator& group = world.at(rank);
+    std::vector<float> data(2000);
+    std::map<uint64_t, const Operation*> first;
+    std::shared_ptr<Operation> held;
+    for (int turn = 0; turn < 400; ++turn) {
+      // 600 elements and more go through slots in blocks.
+      const uint64_t count = std::array<uint64_t, 4>{1, 40, 600, 2000}[turn % 4];
+      std::fill(data.begin(), data.end(), static_cast<float>(rank + turn));
+      float* const place = data.data() + (turn % 3 == 0 && count < 2000 ? 5 : 0);
+      auto operation = group.run(sum_call(place, count), kTimeout, nullptr);
+      EXPECT(operation->error() == nullptr && operation->header().sequence == 2 * turn + 0ULL);
+      for (uint64_t i = 0; i < count; ++i) EXPECT(place[i] == 3 * turn + 3, turn, " at ", i);
+      if (operation == held) EXPECT(false, "used again while it was held");
+      if (turn < 4) first[count] = operation.get();
+      if (held == nullptr && turn >= 4 && turn < 200) EXPECT(operation.get() == first[count]);
+      if (turn == 200) held = operation;
+      const auto barrier = group.run(barrier_call(), kTimeout, nullptr);
+      EXPECT(barrier->error() == nullptr);
+    }
+  });
+}
+
+/// An operation that is used again times out anew, and tells what this call was.
+CASE(again_late) {
+  RankWorld world(2);
+  std::vector<float> data(40);
+  world.run([&](int rank) {
+    Communicator& group = world.at(rank);
+    std::vector<float> own(40);
+    for (int turn = 0; turn < 3; ++turn) group.run(sum_call(own.data(), 40), kTimeout, nullptr);
+    if (rank == 1) return;
+    const auto start = Clock::now();
+    const auto operation = group.run(sum_call(own.data(), 40), Milliseconds(200), nullptr);
+    ErrorCode code{};
+    const std::string text = error_of([&] { std::rethrow_exception(operation->error()); }, &code);
+    EXPECT(code == ErrorCode::kTimeout && text.find("sequence 3]") != std::string::npos, text);
+    EXPECT(Clock::now() - start > Milliseconds(190));
+  });
 }
 
 /// 2 to 8 ranks.

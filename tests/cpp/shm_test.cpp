@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include "shm_world.h"
+#include "transport/cores.h"
 
 namespace fastcomm::testing {
 namespace {
@@ -131,6 +132,33 @@ CASE(groups) {
     }
   }
   EXPECT(count_entries("/dev/shm", "fastcomm") == 0);
+}
+
+/// Ranks that are bound to a core each do not outnumber them; ranks bound to one core do.
+CASE(bound) {
+  cpu_set_t usable;
+  CPU_ZERO(&usable);
+  EXPECT(sched_getaffinity(0, sizeof(usable), &usable) == 0);
+  std::vector<int> cores;
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (CPU_ISSET(core, &usable)) cores.push_back(core);
+  }
+  if (cores.size() < 2 || quota_cores() < 2) {
+    std::printf("SKIPPED: ranks can have no cores of their own on one core\n");
+    return;
+  }
+  for (const bool apart : {true, false}) {
+    ForkedStore store;
+    run_processes(2, [&](int rank) {
+      cpu_set_t own;
+      CPU_ZERO(&own);
+      CPU_SET(cores[apart ? rank : 0], &own);
+      EXPECT(sched_setaffinity(0, sizeof(own), &own) == 0);
+      Endpoint endpoint("memfd");
+      const auto formed = form(store, rank, 2, &endpoint);
+      EXPECT(formed.group->oversubscribed() != apart);
+    });
+  }
 }
 
 /// Groups of the same processes share connections: one more group costs no descriptor.

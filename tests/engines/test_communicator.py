@@ -22,7 +22,7 @@ SCHEDULES = [
     *("AllGather", "Broadcast", "AllToAllV"),
 ]
 CASES = {
-    RANDOM: ["random", "wrap", "opposite", "threads", "release"],
+    RANDOM: ["again", "again_late", "random", "wrap", "opposite", "threads", "release"],
     FAILURES: [
         *("mismatch", "leave", "trouble_later", "abort", "interrupt", "lost", "quarantine"),
         *("start_is_short", "relayed", "no_thread"),

@@ -1,4 +1,4 @@
-"""Cores that the quotas of control groups leave: both versions, and the groups around."""
+"""Cores that the quotas of control groups leave, and ranks that outnumber theirs."""
 
 from __future__ import annotations
 
@@ -52,3 +52,23 @@ def test_the_smallest_quota_counts(
 
 def test_what_is_not_there_is_no_quota(tmp_path: Path) -> None:
     assert _native.load().quota_cores(str(tmp_path / "none"), str(tmp_path / "neither")) == NONE
+
+
+@pytest.mark.parametrize(
+    ("ranks", "too_many"),
+    [
+        ([[0], [1]], False),  # each bound to a core of its own
+        ([[0], [0]], True),
+        ([[0, 1], [0, 1]], False),
+        ([[0, 1], [0, 1], [0, 1]], True),
+        ([[0], [0], [1, 2, 3], [1, 2, 3]], True),  # the first two
+        ([[0], [0, 1]], False),
+        ([[0], [1], [0, 1]], True),
+        ([[0, 1], [1, 2], [0, 2], [0, 1, 2]], True),  # all together
+        ([[1023], [512]], False),
+        ([[], [0], [1]], False),  # one of which the system does not tell
+        ([[], []], False),
+    ],
+)
+def test_ranks_that_outnumber_their_cores(ranks: list[list[int]], too_many: bool) -> None:
+    assert _native.load().outnumber_cores(ranks) == too_many

@@ -11,7 +11,7 @@ from support import programs
 from support.programs import BOUNDS, PLAIN, Build
 
 CASES = {
-    "shm_test": ["segment", "settled", "groups", "reuse", "churn", "no_endpoint", "stale"],
+    "shm_test": ["segment", "settled", "groups", "bound", "reuse", "churn", "no_endpoint", "stale"],
     "shm_ends_test": ["death", "exit", "fork"],
     "handshake_test": ["accept", "records", "silent", "answer", "segment", "other_user"],
     "forming_test": ["world_size", "nonsense"],

@@ -66,7 +66,9 @@ void all_reduce_add_rms_norm_(const at::Tensor& x, const at::Tensor& residual,
                      static_cast<float>(eps)};
   const auto tail = std::make_shared<AddRmsNorm>(dtype_of(x.scalar_type()), rows);
   Tensors tensors{x};
-  const WorkPtr work = backend_of(group_name, c10::kCPU).all_reduce_add_rms_norm(tensors, tail);
+  const auto [any, own] = backend_of(group_name, c10::kCPU);
+  const WorkPtr work =
+      own != nullptr ? own->all_reduce_add_rms_norm(tensors, tail) : any->allreduce(tensors);
   if (work != nullptr) work->wait();
   if (!tail->done()) tail->run_all();
 }

@@ -100,10 +100,11 @@ WorkPtr DirectCall::issue_to(::c10d::Backend& other) const {
   }
 }
 
-PreparedCall::PreparedCall(c10::intrusive_ptr<FastcommBackend> backend, DirectCall call,
+PreparedCall::PreparedCall(c10::intrusive_ptr<::c10d::Backend> backend, DirectCall call,
                            Tensors inputs, Tensors outputs, std::vector<int64_t> input_splits,
                            std::vector<int64_t> output_splits)
     : backend_(std::move(backend)),
+      own_(dynamic_cast<FastcommBackend*>(backend_.get())),
       inputs_(std::move(inputs)),
       outputs_(std::move(outputs)),
       input_splits_(std::move(input_splits)),
@@ -117,14 +118,14 @@ PreparedCall::PreparedCall(c10::intrusive_ptr<FastcommBackend> backend, DirectCa
 }
 
 void PreparedCall::run() {
-  const WorkPtr work = call_.issue(*backend_, /*async=*/false);
+  const WorkPtr work = issue(/*async=*/false);
   if (work != nullptr) work->wait();
 }
 
 void PreparedCall::start() {
   TORCH_CHECK_VALUE(!started_, op_kind_name(call_.kind),
                     ": the call was started before, and not waited for");
-  work_ = call_.issue(*backend_, /*async=*/true);
+  work_ = issue(/*async=*/true);
   started_ = true;
 }
 

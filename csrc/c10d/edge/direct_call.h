@@ -21,9 +21,7 @@ struct DirectCall {
 
   /// nullptr: a synchronous call is done. Raises TorchError.
   WorkPtr issue(FastcommBackend& backend, bool async) const;
-
- private:
-  /// The same call to another backend.
+  /// The same call to another of torch's backends, or to its checks in front of one.
   WorkPtr issue_to(::c10d::Backend& other) const;
 };
 
@@ -39,7 +37,7 @@ struct DirectCall {
 class PreparedCall {
  public:
   /// `call` without its tensors and splits. Raises c10::ValueError if the kind has no such call.
-  PreparedCall(c10::intrusive_ptr<FastcommBackend> backend, DirectCall call, Tensors inputs,
+  PreparedCall(c10::intrusive_ptr<::c10d::Backend> backend, DirectCall call, Tensors inputs,
                Tensors outputs, std::vector<int64_t> input_splits,
                std::vector<int64_t> output_splits);
   PreparedCall(const PreparedCall&) = delete;
@@ -53,7 +51,12 @@ class PreparedCall {
   void wait(Milliseconds timeout = kNoTimeout);
 
  private:
-  const c10::intrusive_ptr<FastcommBackend> backend_;
+  WorkPtr issue(bool async) const {
+    return own_ != nullptr ? call_.issue(*own_, async) : call_.issue_to(*backend_);
+  }
+
+  const c10::intrusive_ptr<::c10d::Backend> backend_;
+  FastcommBackend* const own_;  // that, if it is fastcomm's
   const Tensors inputs_, outputs_;
   const std::vector<int64_t> input_splits_, output_splits_;
   DirectCall call_;

@@ -15,19 +15,8 @@
 #include "tensors/accelerator.h"
 
 namespace fastcomm {
-namespace {
 
-FastcommBackend& find_backend(const std::string& group_name, c10::DeviceType device) {
-  const auto backend = ::c10d::resolve_process_group(group_name)->getBackend(device);
-  auto* const own = dynamic_cast<FastcommBackend*>(backend.get());
-  TORCH_CHECK(own != nullptr, "group ", group_name, " has the backend ", backend->getBackendName(),
-              " for tensors on ", device, ", not fastcomm");
-  return *own;
-}
-
-}  // namespace
-
-FastcommBackend& backend_of(const std::string& group_name, c10::DeviceType device) {
+BackendFound backend_of(const std::string& group_name, c10::DeviceType device) {
   struct Known {
     FastcommBackend* backend = nullptr;
     uint64_t changes = 0;
@@ -36,18 +25,22 @@ FastcommBackend& backend_of(const std::string& group_name, c10::DeviceType devic
   };
   thread_local Known last;  // most threads use one group; c10d's own search takes 0.1 us
   const uint64_t changes = FastcommBackend::changes();  // before the search
-  if (last.backend == nullptr || last.changes != changes || last.device != device ||
-      last.group_name != group_name) {
-    last = {&find_backend(group_name, device), changes, device, group_name};
+  if (last.backend != nullptr && last.changes == changes && last.device == device &&
+      last.group_name == group_name) {
+    return {last.backend, last.backend};
   }
-  return *last.backend;
+  auto* const any = ::c10d::resolve_process_group(group_name)->getBackend(device).get();
+  auto* const own = dynamic_cast<FastcommBackend*>(any);
+  last = {own, changes, device, group_name};
+  return {any, own};
 }
 
 namespace {
 
 /// Carries a call out.
 void carry_out(const DirectCall& call, const std::string& group_name, c10::DeviceType device) {
-  const WorkPtr work = call.issue(backend_of(group_name, device), /*async=*/false);
+  const auto [any, own] = backend_of(group_name, device);
+  const WorkPtr work = own != nullptr ? call.issue(*own, /*async=*/false) : call.issue_to(*any);
   if (work != nullptr) work->wait();
 }
 
@@ -95,7 +88,8 @@ void barrier(const std::string& group_name) {
 
 // The same with results of their own, for derivatives.
 
-at::Tensor all_reduce(const at::Tensor& tensor, const std::string& group_name, const std::string& op) {
+at::Tensor all_reduce(const at::Tensor& tensor, const std::string& group_name,
+                      const std::string& op) {
   at::Tensor result = tensor.clone(at::MemoryFormat::Contiguous);
   all_reduce_(result, group_name, op);
   return result;
@@ -106,17 +100,18 @@ at::Tensor all_gather(const at::Tensor& tensor, const std::string& group_name) {
   const at::Tensor input = tensor.contiguous();
   auto shape = input.sizes().vec();
   TORCH_CHECK(!shape.empty(), "all_gather: the tensor has no dimension along which to join");
-  shape[0] *= backend_of(group_name, input.device().type()).getSize();
+  shape[0] *= backend_of(group_name, input.device().type()).any->getSize();
   at::Tensor result = at::empty(shape, input.options());
   all_gather_into(result, input, group_name);
   return result;
 }
 
 /// This rank's part of the sum, cut along the first dimension.
-at::Tensor reduce_scatter(const at::Tensor& tensor, const std::string& group_name, const std::string& op) {
+at::Tensor reduce_scatter(const at::Tensor& tensor, const std::string& group_name,
+                          const std::string& op) {
   const at::Tensor input = tensor.contiguous();
   auto shape = input.sizes().vec();
-  const int64_t size = backend_of(group_name, input.device().type()).getSize();
+  const int64_t size = backend_of(group_name, input.device().type()).any->getSize();
   TORCH_CHECK(!shape.empty() && shape[0] % size == 0, "reduce_scatter: ", input.sizes(),
               " cannot be cut into ", size, " equal parts along its first dimension");
   shape[0] /= size;
@@ -154,7 +149,7 @@ TORCH_LIBRARY_FRAGMENT(fastcomm, library) {
   library.def("all_gather_into(Tensor(a!) output, Tensor input, str group_name) -> ()");
   library.def(
       "reduce_scatter_into(Tensor(a!) output, Tensor input, str group_name, str op=\"sum\") -> ()");
-  library.def("broadcast_(Tensor(a!) tensor, int root, str group_name) -> ()");
+  library.def("broadcast_(Tensor(a!) tensor, int group_src, str group_name) -> ()");
   library.def(
       "all_to_all_into(Tensor(a!) output, Tensor input, int[]? output_splits, int[]? "
       "input_splits, str group_name) -> ()");
@@ -162,7 +157,7 @@ TORCH_LIBRARY_FRAGMENT(fastcomm, library) {
   library.def("all_reduce(Tensor tensor, str group_name, str op=\"sum\") -> Tensor");
   library.def("all_gather(Tensor tensor, str group_name) -> Tensor");
   library.def("reduce_scatter(Tensor tensor, str group_name, str op=\"sum\") -> Tensor");
-  library.def("broadcast(Tensor tensor, int root, str group_name) -> Tensor");
+  library.def("broadcast(Tensor tensor, int group_src, str group_name) -> Tensor");
   library.def(
       "all_to_all(Tensor tensor, int[]? output_splits, int[]? input_splits, str group_name) -> "
       "Tensor");

@@ -9,8 +9,14 @@
 
 namespace fastcomm {
 
-/// The backend of a group for tensors on a device; raises if it is not fastcomm. Borrowed from the
-/// group, which the caller of the operator keeps.
-FastcommBackend& backend_of(const std::string& group_name, c10::DeviceType device);
+/// A group's backend for tensors on a device, and the same if it is fastcomm's, else nullptr: then
+/// it is another of torch's, or its checks (TORCH_DISTRIBUTED_DEBUG=DETAIL) in front of one.
+struct BackendFound {
+  ::c10d::Backend* any;
+  FastcommBackend* own;
+};
+
+/// Borrowed from the group, which the caller of the operator keeps.
+BackendFound backend_of(const std::string& group_name, c10::DeviceType device);
 
 }  // namespace fastcomm

@@ -269,9 +269,9 @@ class Communicator final : public Driven, public std::enable_shared_from_this<Co
   std::mutex drive_;
   mutable std::mutex state_;
   std::deque<std::shared_ptr<Operation>> queue_;
-  std::atomic<size_t> queued_{0};                      // its size; written under state_
-  std::array<std::shared_ptr<Operation>, 4> earlier_;  // that may be renewed; under state_
-  size_t next_earlier_ = 0;                            // the place of the next one
+  std::atomic<size_t> queued_{0};                        // its size; written under state_
+  std::array<std::shared_ptr<Operation>, 8> earlier_;    // that may be renewed; under state_
+  size_t next_earlier_ = 0;                              // the place of the next one
   std::optional<Failure> first_failure_;                 // the failure in failure_
   std::vector<std::weak_ptr<Communicator>> companions_;  // that share this one's fate
   std::atomic<bool> to_spread_{false};                   // it has failed, and they do not know yet

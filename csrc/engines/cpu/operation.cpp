@@ -65,8 +65,7 @@ bool Operation::is_like(const Call& call) const {
          call.part_of == nullptr;
 }
 
-void Operation::renew(const Call& call, uint64_t sequence, Milliseconds timeout,
-                      std::string site) {
+void Operation::renew(const Call& call, uint64_t sequence, Milliseconds timeout, std::string site) {
   header_.sequence = sequence;
   record_ = call.record;
   record_.number(sequence, header_.algorithm);
