@@ -40,13 +40,13 @@ class Prepared(Peer):
         self.own: dist.ProcessGroup = dist.new_group(backend="fastcomm")
 
     def call_of(self, case: Case) -> Callable[[], object]:
-        options = {"group_src": 0} if case.name == "broadcast" else {}
-        if case.reduces:
-            options["op"] = case.reduction
-        call: Callable[[], object] = fastcomm.prepare(
-            case.name, *_buffers_of(case), group=self.own, **options
+        return fastcomm.prepare(
+            case.name,
+            *_buffers_of(case),
+            op=case.reduction if case.reduces else "sum",
+            group_src=0 if case.name == "broadcast" else None,
+            group=self.own,
         )
-        return call
 
 
 class Operator(Prepared):

@@ -111,8 +111,8 @@ class FastcommBackend final : public ::c10d::Backend {
                                      const std::vector<ShardOffsets>& shards,
                                      std::optional<Milliseconds> timeout, bool async);
 
-  /// A call as it comes from operators: without torch's own layers. As a call of c10d: nullptr means
-  /// that it is done. Raises TorchError.
+  /// A call that comes without torch's own layers. As one of c10d: nullptr means that it is done.
+  /// Raises TorchError.
   WorkPtr submit(Request& request, Request::Forward forward);
   /// A synchronous sum of one tensor, with a tail. Once it is over, the caller runs a tail that is
   /// not done.

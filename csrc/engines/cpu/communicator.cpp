@@ -137,8 +137,8 @@ void Communicator::wait(Operation& operation, Deadline deadline,
                         const std::function<void()>& interrupted) {
   // The progress thread may have gone to sleep because this thread was driving: the rest is its job
   // again. It was told of the rest (add(), after queued_ was stored), counted itself in as a
-  // sleeper, passed a fence, and found drive_ taken; this thread released drive_ and passes a fence.
-  // So that fence comes first of the two, or it would have found drive_ free: the look sees both.
+  // sleeper, passed a fence, and found drive_ taken; this thread released drive_ and passes one,
+  // too. So that fence comes first, or it would have found drive_ free: the look sees both.
   const auto hand_over = [&] {
     std::atomic_thread_fence(std::memory_order_seq_cst);
     if (queued_.load(std::memory_order_relaxed) != 0) ring_if_asleep(peers_->own_doorbell());
