@@ -102,6 +102,25 @@ def test_ways_to_call_may_be_mixed(world: World) -> None:
 
 
 @on_ranks(2)
+def test_records_say_of_them_what_they_say_of_c10d_s_calls(world: World) -> None:
+    world.init()
+    part, whole = torch.ones(4), torch.empty(8)
+    fd.all_gather_into(whole, part)
+    dist.all_gather_into_tensor(whole, part)
+    fd.reduce_scatter_into(part, whole, "max")
+    dist.reduce_scatter_tensor(part, whole, dist.ReduceOp.MAX)
+    fd.broadcast_(part, 1)
+    dist.broadcast(part, 1)
+    fd.barrier()
+    dist.barrier()
+    said = [
+        (call.operation, call.reduction, call.dtype, call.count, call.bytes, call.root)
+        for call in fd.records()
+    ][-8:]
+    assert said[::2] == said[1::2], said
+
+
+@on_ranks(2)
 def test_tensors_may_change_between_two_calls(world: World) -> None:
     world.init()
     tensor = torch.ones(4)

@@ -62,7 +62,7 @@ WorkPtr DirectCall::issue(FastcommBackend& backend, bool async) const {
   request.async = async;
   request.inputs = inputs;
   request.outputs = outputs;
-  request.op = &op;
+  if (reduces()) request.op = &op;
   request.root = root;
   request.input_splits = input_splits;
   request.output_splits = output_splits;
