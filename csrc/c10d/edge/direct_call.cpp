@@ -15,6 +15,10 @@ Options with(Milliseconds timeout) {
   return options;
 }
 
+bool is_reduction(OpKind kind) {
+  return kind == OpKind::kAllReduce || kind == OpKind::kReduceScatterTensor;
+}
+
 OpType type_of(OpKind kind) {
   switch (kind) {
     case OpKind::kAllReduce:
@@ -62,7 +66,7 @@ WorkPtr DirectCall::issue(FastcommBackend& backend, bool async) const {
   request.async = async;
   request.inputs = inputs;
   request.outputs = outputs;
-  if (reduces()) request.op = &op;
+  if (is_reduction(kind)) request.op = &op;
   request.root = root;
   request.input_splits = input_splits;
   request.output_splits = output_splits;

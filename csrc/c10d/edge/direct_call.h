@@ -19,9 +19,6 @@ struct DirectCall {
   at::IntArrayRef input_splits{}, output_splits{};
   Milliseconds timeout = ::c10d::kUnsetTimeout;
 
-  bool reduces() const {
-    return kind == OpKind::kAllReduce || kind == OpKind::kReduceScatterTensor;
-  }
   /// nullptr: a synchronous call is done. Raises TorchError.
   WorkPtr issue(FastcommBackend& backend, bool async) const;
   /// The same call to another of torch's backends, or to its checks in front of one.
