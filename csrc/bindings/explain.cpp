@@ -16,16 +16,6 @@ namespace py = pybind11;
 namespace fastcomm {
 namespace {
 
-/// The first value from `begin` on, below `end`, whose `name_of` is `name`; else kOther.
-template <class Kind>
-Kind named(const std::string& name, const char* (*name_of)(Kind), int begin, int end) {
-  for (int number = begin; number < end; ++number) {
-    const auto kind = static_cast<Kind>(number);
-    if (name == name_of(kind)) return kind;
-  }
-  return Kind::kOther;
-}
-
 Query query_of(const std::string& operation, uint64_t count, const std::string& dtype,
                const std::string& op) {
   Query query;

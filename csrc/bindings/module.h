@@ -4,6 +4,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "c10d/choose/choose.h"
@@ -35,6 +36,16 @@ void bind_futures(pybind11::module_& module);
 
 /// PreparedCall, called after bind_futures().
 void bind_prepared(pybind11::module_& module);
+
+/// The first value from `begin` on, below `end`, whose `name_of` is `name`; else kOther.
+template <class Kind>
+Kind named(const std::string& name, const char* (*name_of)(Kind), int begin, int end) {
+  for (int number = begin; number < end; ++number) {
+    const auto kind = static_cast<Kind>(number);
+    if (name == name_of(kind)) return kind;
+  }
+  return Kind::kOther;
+}
 
 /// A reference to a Python object. It may be dropped without the GIL, and is leaked after the end
 /// of the interpreter.

@@ -4,17 +4,6 @@
 namespace py = pybind11;
 
 namespace fastcomm {
-namespace {
-
-OpKind kind_named(const std::string& name) {
-  for (int kind = 0; kind < kNumOpKinds; ++kind) {
-    if (name == kOpKindNames[kind]) return static_cast<OpKind>(kind);
-  }
-  TORCH_CHECK_VALUE(false, "there is no operation '", name, "'");
-}
-
-}  // namespace
-
 void bind_prepared(py::module_& module) {
   const auto released = py::call_guard<py::gil_scoped_release>();
   py::class_<PreparedCall>(module, "PreparedCall")
@@ -22,7 +11,8 @@ void bind_prepared(py::module_& module) {
                        Tensors inputs, Tensors outputs, const std::string& op, int64_t root,
                        std::vector<int64_t> input_splits, std::vector<int64_t> output_splits,
                        std::optional<double> timeout_s) {
-        DirectCall call{kind_named(operation), {}, {}, reduction_named(op), root};
+        DirectCall call{
+            named(operation, op_kind_name, 1, kNumOpKinds), {}, {}, reduction_named(op), root};
         if (timeout_s) call.timeout = Milliseconds(static_cast<int64_t>(*timeout_s * 1000));
         return std::make_unique<PreparedCall>(std::move(backend), std::move(call),
                                               std::move(inputs), std::move(outputs),
@@ -30,7 +20,7 @@ void bind_prepared(py::module_& module) {
       }))
       .def("__call__", &PreparedCall::run, released)
       .def("start", &PreparedCall::start, released)
-      .def("wait", [](PreparedCall& call) { call.wait(); }, released);
+      .def("wait", &PreparedCall::wait, released);
 }
 
 }  // namespace fastcomm

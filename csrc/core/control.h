@@ -56,6 +56,7 @@ enum class Control : uint8_t {
   kKeepLinks,   // a forked child keeps its parent's links (transport/tcp/peer_links.h)
   kNotReady,    // the end of a link counts as a death although the peer never had it
   kEvenStamp,   // a record's place is not marked while it is written (core/records.h)
+  kUseHeld,     // an operation is used again although somebody holds it
 };
 
 constexpr const char* kControlNames[] = {
@@ -101,6 +102,7 @@ constexpr const char* kControlNames[] = {
     "keep_links",
     "not_ready",
     "even_stamp",
+    "use_held",
 };
 
 }  // namespace fastcomm

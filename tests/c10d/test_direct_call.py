@@ -267,6 +267,22 @@ def _ways(elements: int) -> dict[str, Callable[[], object]]:
 WAY_NAMES = ("operator", "compiled", "prepared", "started")
 
 
+@on_ranks(2)
+def test_a_started_call_that_failed_is_over(world: World) -> None:
+    world.init()
+    call = fastcomm.prepare("all_reduce", torch.ones(4 + world.rank))
+    call.start()
+    assert catch(call.wait).kind == "CollectiveMismatchError"
+
+    def again() -> None:
+        call.start()
+        call.wait()
+
+    for later in (again, call):  # in the group's failure, not in "was not waited for"
+        caught = catch(later)
+        assert "FastcommError" in caught.bases, caught
+
+
 @pytest.mark.parametrize("way", WAY_NAMES)
 @on_ranks(2)
 def test_mismatch(world: World, way: str) -> None:

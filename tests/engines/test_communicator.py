@@ -61,6 +61,11 @@ def test_negative_control_is_reported(control: str) -> None:
         assert schedule in output, f"ThreadSanitizer missed {control} in {schedule}"
 
 
+def test_an_operation_that_is_used_again_while_it_is_held_is_noticed() -> None:
+    program = programs.get(RANDOM, WATCHED)
+    programs.check_failure(program, "again", "1", says="while it was held", control="use_held")
+
+
 def test_result_of_a_tensor_that_was_given_back_is_noticed() -> None:
     """A reduction that skips its last check for peers that gave up takes such a tensor's values."""
     program = programs.get(EVIDENCE, WATCHED)

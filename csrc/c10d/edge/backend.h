@@ -35,7 +35,9 @@ class FastcommBackend final : public ::c10d::Backend {
                   std::vector<uint64_t> members);
   ~FastcommBackend() override;
 
-  /// Counts what makes another group of a name: groups that are formed, left or given up.
+  /// Counts what makes another group of a name: groups that are formed, left or given up. The count
+  /// rises before the change, so a thread that uses a group formed since sees it raised, by its own
+  /// order or by what ordered the two threads.
   static uint64_t changes() { return changes_.load(std::memory_order_acquire); }
 
   const GroupTraits& traits() const { return traits_; }

@@ -133,11 +133,11 @@ void PreparedCall::start() {
   started_ = true;
 }
 
-void PreparedCall::wait(Milliseconds timeout) {
+void PreparedCall::wait() {
   TORCH_CHECK_VALUE(started_, op_kind_name(call_.kind), ": the call was not started");
-  if (work_ != nullptr) work_->wait(timeout);
-  work_.reset();
   started_ = false;
+  const WorkPtr work = std::move(work_);
+  if (work != nullptr) work->wait();
 }
 
 }  // namespace fastcomm

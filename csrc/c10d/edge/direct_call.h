@@ -47,8 +47,8 @@ class PreparedCall {
   void run();
   /// Raises c10::ValueError if it was started and not waited for.
   void start();
-  /// Of the call that was started. `timeout` as in Work::wait.
-  void wait(Milliseconds timeout = kNoTimeout);
+  /// Of the call that was started: it is over then, in an error, too.
+  void wait();
 
  private:
   WorkPtr issue(bool async) const {

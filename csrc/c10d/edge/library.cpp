@@ -8,6 +8,7 @@
 
 #include <torch/library.h>
 
+#include <algorithm>
 #include <string>
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 
@@ -16,22 +17,32 @@
 
 namespace fastcomm {
 
-BackendFound backend_of(const std::string& group_name, c10::DeviceType device) {
-  struct Known {
-    FastcommBackend* backend = nullptr;
-    uint64_t changes = 0;
-    c10::DeviceType device = c10::kCPU;
-    std::string group_name;
-  };
-  thread_local Known last;  // most threads use one group; c10d's own search takes 0.1 us
-  const uint64_t changes = FastcommBackend::changes();  // before the search
-  if (last.backend != nullptr && last.changes == changes && last.device == device &&
-      last.group_name == group_name) {
-    return {last.backend, last.backend};
+namespace {
+
+/// The backend that this thread has found last: most threads use one group, and c10d's own search
+/// takes 0.1 us.
+struct Known {
+  FastcommBackend* backend = nullptr;
+  uint64_t changes = 0;
+  c10::DeviceType device = c10::kCPU;
+  std::string group_name;
+
+  bool is(const std::string& name, c10::DeviceType type) const {
+    return backend != nullptr && changes == FastcommBackend::changes() && device == type &&
+           group_name == name;
   }
+};
+
+thread_local Known t_known;
+
+}  // namespace
+
+BackendFound backend_of(const std::string& group_name, c10::DeviceType device) {
+  if (t_known.is(group_name, device)) return {t_known.backend, t_known.backend};
+  const uint64_t changes = FastcommBackend::changes();  // before the search
   auto* const any = ::c10d::resolve_process_group(group_name)->getBackend(device).get();
   auto* const own = dynamic_cast<FastcommBackend*>(any);
-  last = {own, changes, device, group_name};
+  t_known = {own, changes, device, group_name};
   return {any, own};
 }
 
@@ -75,15 +86,17 @@ void all_to_all_into(const at::Tensor& output, const at::Tensor& input,
   carry_out(call, group_name);
 }
 
-/// Of the backend for the host's tensors, if the group has one.
+/// The CPU if a group has a backend for it, else any device that it has one for.
+c10::DeviceType device_of_barrier(const std::string& group_name) {
+  if (t_known.is(group_name, c10::kCPU)) return c10::kCPU;
+  const auto devices = ::c10d::resolve_process_group(group_name)->getDeviceTypes();
+  const bool has_cpu = std::any_of(devices.begin(), devices.end(),
+                                   [](const c10::Device& each) { return each.is_cpu(); });
+  return has_cpu || devices.empty() ? c10::kCPU : devices.back().type();
+}
+
 void barrier(const std::string& group_name) {
-  const auto group = ::c10d::resolve_process_group(group_name);
-  c10::DeviceType device = c10::kCPU;
-  for (const c10::Device each : group->getDeviceTypes()) device = each.type();
-  for (const c10::Device each : group->getDeviceTypes()) {
-    if (each.is_cpu()) device = c10::kCPU;
-  }
-  carry_out({OpKind::kBarrier}, group_name, device);
+  carry_out({OpKind::kBarrier}, group_name, device_of_barrier(group_name));
 }
 
 // The same with results of their own, for derivatives.

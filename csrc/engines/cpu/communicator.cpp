@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/call_site.h"
+#include "core/control.h"
 #include "core/error.h"
 #include "engines/cpu/progress_thread.h"
 #include "transport/fork.h"
@@ -88,7 +89,8 @@ std::shared_ptr<Operation> Communicator::made(const Call& call, Milliseconds tim
   for (const auto& earlier : earlier_) {
     // 1: no other thread has it or can get it. What threads that had it did comes before the fence,
     // since each let go of it with release.
-    if (earlier == nullptr || earlier.use_count() != 1 || !earlier->is_like(call)) continue;
+    if (earlier == nullptr || !earlier->is_like(call)) continue;
+    if (earlier.use_count() != 1 && !(FC_LEFT_OUT(Control::kUseHeld) && earlier->done())) continue;
     std::atomic_thread_fence(std::memory_order_acquire);
     earlier->renew(call, sequence, timeout, std::move(site));
     return earlier;

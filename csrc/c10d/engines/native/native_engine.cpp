@@ -37,9 +37,12 @@ bool NativeEngine::takes(const Request& request) const {
 
 WorkPtr NativeEngine::submit(const Request& request) {
   if (request.is_message()) return exchange(request);
-  if (Call call; !request.async && set_plain_call({rank(), size()}, request, call)) {
-    call.record = request.end.record;
-    return run(request, call, Held{}, /*is_last=*/true);
+  if (!request.async) {
+    Call call;
+    if (set_plain_call({rank(), size()}, request, call)) {
+      call.record = request.end.record;
+      return run(request, call, Held{}, /*is_last=*/true);
+    }
   }
   Calls calls = calls_of({rank(), size()}, request);
   WorkPtr work;
