@@ -68,8 +68,8 @@ CASE(again) {
     std::map<uint64_t, const Operation*> first;
     std::shared_ptr<Operation> held;
     for (int turn = 0; turn < 400; ++turn) {
-      // 600 elements and more go through slots in blocks.
-      const uint64_t count = std::array<uint64_t, 4>{1, 40, 600, 2000}[turn % 4];
+      // They go through slots in blocks; shorter ones need no operation.
+      const uint64_t count = std::array<uint64_t, 4>{600, 700, 1200, 2000}[turn % 4];
       std::fill(data.begin(), data.end(), static_cast<float>(rank + turn));
       float* const place = data.data() + (turn % 3 == 0 && count < 2000 ? 5 : 0);
       auto operation = group.run(sum_call(place, count), kTimeout, nullptr);
@@ -88,19 +88,60 @@ CASE(again) {
 /// An operation that is used again times out anew, and tells what this call was.
 CASE(again_late) {
   RankWorld world(2);
-  std::vector<float> data(40);
   world.run([&](int rank) {
     Communicator& group = world.at(rank);
-    std::vector<float> own(40);
-    for (int turn = 0; turn < 3; ++turn) group.run(sum_call(own.data(), 40), kTimeout, nullptr);
+    std::vector<float> own(600);
+    for (int turn = 0; turn < 3; ++turn) group.run(sum_call(own.data(), 600), kTimeout, nullptr);
     if (rank == 1) return;
     const auto start = Clock::now();
-    const auto operation = group.run(sum_call(own.data(), 40), Milliseconds(200), nullptr);
+    const auto operation = group.run(sum_call(own.data(), 600), Milliseconds(200), nullptr);
     ErrorCode code{};
     const std::string text = error_of([&] { std::rethrow_exception(operation->error()); }, &code);
     EXPECT(code == ErrorCode::kTimeout && text.find("sequence 3]") != std::string::npos, text);
     EXPECT(Clock::now() - start > Milliseconds(190));
   });
+}
+
+/// A short call needs no operation, unless a peer is late; on other ranks it may be one. They are in
+/// one order with all others, and count alike.
+CASE(shortly) {
+  RankWorld world(3);
+  std::atomic<int> without{0}, taken_over{0};
+  world.run([&](int rank) {
+    Communicator& group = world.at(rank);
+    std::mt19937_64 own(seed + rank);
+    std::vector<float> data(40), blocks(700);
+    const Operation* const ended = group.run(barrier_call(), kTimeout, nullptr).get();
+    for (int turn = 0; turn < 600; ++turn) {
+      const uint64_t count = std::array<uint64_t, 5>{1, 40, 7, 0, 40}[turn % 5];
+      std::fill(data.begin(), data.end(), static_cast<float>(rank + turn));
+      const auto draw = own() % 16;
+      if (draw == 0) std::this_thread::sleep_for(std::chrono::microseconds(own() % 300));
+      std::shared_ptr<Operation> operation;
+      if (draw < 4) {  // ranks need not agree on it
+        operation = group.start(sum_call(data.data(), count), kTimeout, nullptr);
+        group.wait(*operation, Deadline::max(), nullptr);
+      } else if (const auto parts = short_of(sum_call(data.data(), count)); draw < 10) {
+        operation = group.run(*parts, CallRecord{}, kTimeout, nullptr);
+        ++(operation.get() == ended ? without : taken_over);
+      } else {
+        operation = group.run(sum_call(data.data(), count), kTimeout, nullptr);
+      }
+      EXPECT(operation->done() && operation->error() == nullptr);
+      for (uint64_t i = 0; i < 40; ++i) {
+        EXPECT(data[i] == (i < count ? 3 * turn + 3 : rank + turn), turn, " at ", i);
+      }
+      if (turn % 7 == 0) group.run(barrier_call(), kTimeout, nullptr);
+      if (turn % 11 == 0) {  // one that is under way keeps the next ones waiting
+        std::fill(blocks.begin(), blocks.end(), 1.f);
+        const auto before = group.start(sum_call(blocks.data(), 700), kTimeout, nullptr);
+        group.run(barrier_call(), kTimeout, nullptr);
+        EXPECT(before->done() && blocks[699] == 3.f);
+      }
+    }
+    EXPECT(group.sequence() == 1 + 600 + 86 + 2 * 55, group.sequence());
+  });
+  EXPECT(without > 0 && taken_over > 0, without, " without, ", taken_over, " taken over");
 }
 
 /// 2 to 8 ranks.

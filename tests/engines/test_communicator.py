@@ -19,10 +19,12 @@ EVIDENCE = "communicator_evidence_test"
 # Schedules in which a weakened flag must be reported.
 SCHEDULES = [
     *("AllReduceOneShot", "AllReduceTwoShot", "ReduceScatterOneShot", "ReduceScatterPipelined"),
-    *("AllGather", "Broadcast", "AllToAllV"),
+    *("AllGather", "Broadcast", "AllToAllV", "ShortCalls"),
 ]
 CASES = {
-    RANDOM: ["again", "again_late", "random", "wrap", "opposite", "threads", "release"],
+    RANDOM: [
+        *("again", "again_late", "shortly", "random", "wrap", "opposite", "threads", "release"),
+    ],
     FAILURES: [
         *("mismatch", "leave", "trouble_later", "abort", "interrupt", "lost", "quarantine"),
         *("start_is_short", "relayed", "no_thread"),

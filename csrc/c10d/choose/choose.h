@@ -95,6 +95,9 @@ class Engines {
   Engine& host() const { return *host_; }
   /// The same for the calling thread's collectives.
   Engine& host_here(Milliseconds timeout);
+  /// The engine that takes every call on tensors in the host's memory outside of continuations, if
+  /// ranks share memory; nullptr if another one might.
+  NativeEngine* sole_native() const { return before_.empty() ? native_ : nullptr; }
   /// All other engines, those first that stand before that one.
   std::vector<Engine*> others() const;
   /// The reason why our kernels do not serve a device; "" if they do, or it is not decided yet.

@@ -116,6 +116,10 @@ class FastcommBackend final : public ::c10d::Backend {
   /// A call that comes without torch's own layers. As one of c10d: nullptr means that it is done.
   /// Raises TorchError.
   WorkPtr submit(Request& request, Request::Forward forward);
+  /// Runs a short call on elements of `type`, in host memory, as that would; false, before anything
+  /// has happened, if somebody asks for more than this tells: a profiler, torch's flight recorder,
+  /// a block of calls, continuations, another engine. Raises TorchError.
+  bool run(const ShortCall& call, at::ScalarType type, Milliseconds timeout);
   /// A synchronous sum of one tensor, with a tail. Once it is over, the caller runs a tail that is
   /// not done.
   WorkPtr all_reduce_add_rms_norm(Tensors& tensors, const std::shared_ptr<AddRmsNorm>& tail);

@@ -21,6 +21,10 @@ namespace fastcomm {
 /// and not the second.
 class CallEvents {
  public:
+  /// True if a profiler runs.
+  static bool are_wanted() {
+    return at::getStepCallbacksUnlessEmpty(at::RecordScope::USER_SCOPE).has_value();
+  }
   /// Begins, if a profiler runs; else this costs one look at the thread's callbacks: who
   /// watches functions watches what users mark, too.
   CallEvents(::c10d::Backend& group, const Engine& engine, const Request& request) {

@@ -102,15 +102,33 @@ void RecordsOfGroup::close() noexcept {
   if (std::exchange(is_open_, false) && !forked_from_endpoint()) records_->close_group(group_);
 }
 
+Records::AboutCall RecordsOfGroup::about(OpKind kind, const Engine& engine) const {
+  Records::AboutCall about{};
+  about.operation = static_cast<uint8_t>(kind);
+  about.dtype = static_cast<uint8_t>(at::ScalarType::Undefined);
+  about.engine = number_of(engine);
+  about.group = group_;
+  return about;
+}
+
+CallRecord RecordsOfGroup::begin(const ShortCall& call, at::ScalarType type,
+                                 const Engine& engine) const {
+  if (records_ == nullptr || forked_from_endpoint()) return {};
+  Records::AboutCall about = this->about(call.kind, engine);
+  about.sequence = engine.next_number();
+  about.reduction = static_cast<uint8_t>(call.op);
+  about.dtype = static_cast<uint8_t>(type);
+  about.count = call.count;
+  about.bytes = call.bytes();
+  return records_->begin(about);
+}
+
 CallRecord RecordsOfGroup::begin(const Request& request, const Engine& engine,
                                  const Continuations::Ptr& continuations) const {
   if (records_ == nullptr || forked_from_endpoint()) return {};
   const bool is_message = request.is_message();
-  Records::AboutCall about{};
-  about.operation = static_cast<uint8_t>(request.kind);
-  about.dtype = static_cast<uint8_t>(at::ScalarType::Undefined);
+  Records::AboutCall about = this->about(request.kind, engine);
   if (request.op != nullptr) about.reduction = static_cast<uint8_t>(reduce_op_of(*request.op));
-  about.engine = number_of(engine);
   about.flags = (request.async ? records::kAsync : 0) | (is_message ? records::kMessage : 0);
   about.rank = is_message ? request.peer : static_cast<int>(request.root);
   about.tag = request.tag;
@@ -119,7 +137,6 @@ CallRecord RecordsOfGroup::begin(const Request& request, const Engine& engine,
     about.lane = LaneName::of(Continuations::here(), continuations).number();
   }
   set_size(about, request);
-  about.group = group_;
   return records_->begin(about);
 }
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "c10d/engines/engine.h"
+#include "coll/short_call.h"
 #include "core/records.h"
 
 namespace fastcomm {
@@ -28,10 +29,14 @@ class RecordsOfGroup {
   /// A call that `engine` carries out. Its group has these continuations.
   CallRecord begin(const Request& request, const Engine& engine,
                    const Continuations::Ptr& continuations) const;
+  /// The same of a short call on elements of `type`, outside of continuations.
+  CallRecord begin(const ShortCall& call, at::ScalarType type, const Engine& engine) const;
   /// The group has been left. Idempotent.
   void close() noexcept;
 
  private:
+  Records::AboutCall about(OpKind kind, const Engine& engine) const;
+
   Records* records_ = nullptr;
   Records::Group group_;
   bool is_open_ = false;

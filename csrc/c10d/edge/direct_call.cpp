@@ -2,6 +2,8 @@
 
 #include <array>
 
+#include "c10d/requests/plain.h"
+
 namespace fastcomm {
 namespace {
 
@@ -59,6 +61,11 @@ OpType type_of(OpKind kind) {
 }
 
 WorkPtr DirectCall::issue(FastcommBackend& backend, bool async) const {
+  const auto short_call = async ? std::nullopt : short_call_of(kind, outputs, op);
+  if (short_call) {
+    const auto type = outputs.empty() ? at::ScalarType::Undefined : outputs[0].scalar_type();
+    if (backend.run(*short_call, type, timeout)) return nullptr;
+  }
   Request request;
   request.kind = kind;
   request.type = type_of(kind);

@@ -114,6 +114,19 @@ WorkPtr FastcommBackend::submit(Request& request, Request::Forward forward) {
   });
 }
 
+bool FastcommBackend::run(const ShortCall& call, at::ScalarType type, Milliseconds timeout) {
+  NativeEngine* const engine = engines_->sole_native();
+  if (engine == nullptr || Continuations::is_inside() || coalescing_.open() ||
+      CallEvents::are_wanted() || (record_ != nullptr && record_->has_entries()))
+    return false;
+  const CallRecord record = records_.begin(call, type, *engine);
+  translating([&] {
+    ending_if_it_raises(record, [&] { engine->run(call, record, timeout); });
+  });
+  record.end(records::kWell);
+  return true;
+}
+
 template <class Method, class Opts, class Outputs, class... Inputs>
 WorkPtr FastcommBackend::collective(OpKind kind, OpType type, Method method, const Opts& opts,
                                     Outputs& outputs, Inputs&... inputs) {

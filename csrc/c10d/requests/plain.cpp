@@ -75,4 +75,20 @@ bool set_plain_call(const Site& site, const Request& request, Call& call) {
   }
 }
 
+std::optional<ShortCall> short_call_of(OpKind kind, at::TensorList tensors,
+                                       const ::c10d::ReduceOp& op) {
+  if (kind == OpKind::kBarrier) return ShortCall{kind};
+  if (kind != OpKind::kAllReduce || tensors.size() != 1 || !is_plain_here(tensors[0])) {
+    return std::nullopt;
+  }
+  const at::Tensor& tensor = tensors[0];
+  const ReduceOp reduction = reduce_op_of(op);
+  const DType dtype = dtype_of(tensor.scalar_type());
+  if (reduction == ReduceOp::kPremulSum || dtype == DType::kOther ||
+      why_no_reduction_of(tensor.scalar_type(), reduction) != nullptr)
+    return std::nullopt;
+  void* const data = tensor.data_ptr();
+  return ShortCall{kind, dtype, reduction, static_cast<uint64_t>(tensor.numel()), data, data};
+}
+
 }  // namespace fastcomm

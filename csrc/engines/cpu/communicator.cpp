@@ -34,6 +34,15 @@ bool poll_for(Operation& operation, uint32_t base, Clock::duration spin) {
   }
 }
 
+/// An operation that has ended well.
+std::shared_ptr<Operation> ended_well(Transport& peers, const GroupTraits& traits) {
+  Call call;
+  call.kind = OpKind::kBarrier;
+  auto operation = std::make_shared<Operation>(call, peers, traits, 0, Milliseconds(0));
+  operation->finish(nullptr);
+  return operation;
+}
+
 }  // namespace
 
 Communicator::Communicator(std::unique_ptr<Transport> peers, GroupTraits traits,
@@ -43,6 +52,8 @@ Communicator::Communicator(std::unique_ptr<Transport> peers, GroupTraits traits,
       progress_thread_(progress_thread),
       policy_(wait_policy(peers_->oversubscribed())),
       messages_(*peers_, traits_.layout.total()),
+      short_(*peers_, traits_),
+      ended_(ended_well(*peers_, traits_)),
       base_(load_flag(peers_->view().flags[peers_->rank()])) {}
 
 Communicator::~Communicator() { leave(); }
@@ -67,7 +78,7 @@ std::shared_ptr<Operation> Communicator::enqueue(const Call& call, Milliseconds 
   std::string site = call.part_of == nullptr ? call_site() : call.part_of->site;
   {
     std::lock_guard<std::mutex> lock(state_);
-    operation = made(call, timeout, std::move(site));
+    operation = made(call, sequence_, timeout, std::move(site));
     operation->on_finish = std::move(on_finish);
     if (call.part_of == nullptr)
       operation->span = begin_span(label_, op_kind_name(call.kind), sequence_, call.bytes());
@@ -83,9 +94,8 @@ std::shared_ptr<Operation> Communicator::enqueue(const Call& call, Milliseconds 
   return operation;
 }
 
-std::shared_ptr<Operation> Communicator::made(const Call& call, Milliseconds timeout,
-                                              std::string site) {
-  const uint64_t sequence = sequence_.load(std::memory_order_relaxed);
+std::shared_ptr<Operation> Communicator::made(const Call& call, uint64_t sequence,
+                                              Milliseconds timeout, std::string site) {
   for (const auto& earlier : earlier_) {
     // 1: no other thread has it or can get it. What threads that had it did comes before the fence,
     // since each let go of it with release.
@@ -111,13 +121,6 @@ std::shared_ptr<Operation> Communicator::admit(const Call& call, Milliseconds ti
   }
 }
 
-std::shared_ptr<Operation> Communicator::run(const Call& call, Milliseconds timeout,
-                                             const std::function<void()>& interrupted) {
-  auto operation = admit(call, timeout, nullptr);
-  if (!operation->done()) wait(*operation, Deadline::max(), interrupted);
-  return operation;
-}
-
 std::shared_ptr<Operation> Communicator::start(const Call& call, Milliseconds timeout,
                                                Operation::OnFinish on_finish) {
   auto operation = admit(call, timeout, std::move(on_finish));
@@ -135,24 +138,21 @@ std::shared_ptr<Operation> Communicator::start(const Call& call, Milliseconds ti
   return operation;
 }
 
+// The progress thread may have gone to sleep because this thread was driving: the rest is its job
+// again. It was told of the rest (add(), after queued_ was stored), counted itself in as a sleeper,
+// passed a fence, and found drive_ taken; this thread released drive_ and passes one, too. So that
+// fence comes first, or it would have found drive_ free: the look sees both.
+Communicator::HandOver::~HandOver() {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (group.queued_.load(std::memory_order_relaxed) == 0) return;
+  ring_if_asleep(group.peers_->own_doorbell());
+}
+
 void Communicator::wait(Operation& operation, Deadline deadline,
                         const std::function<void()>& interrupted) {
-  // The progress thread may have gone to sleep because this thread was driving: the rest is its job
-  // again. It was told of the rest (add(), after queued_ was stored), counted itself in as a
-  // sleeper, passed a fence, and found drive_ taken; this thread released drive_ and passes one,
-  // too. So that fence comes first, or it would have found drive_ free: the look sees both.
-  const auto hand_over = [&] {
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-    if (queued_.load(std::memory_order_relaxed) != 0) ring_if_asleep(peers_->own_doorbell());
-  };
-  try {
-    poll(policy_.spin);
-    if (!operation.done()) wait_until_done(operation, deadline, interrupted);
-  } catch (...) {
-    hand_over();
-    throw;
-  }
-  hand_over();
+  const HandOver later(*this);
+  poll(policy_.spin);
+  if (!operation.done()) wait_until_done(operation, deadline, interrupted);
 }
 
 void Communicator::wait_until_done(Operation& operation, Deadline deadline,

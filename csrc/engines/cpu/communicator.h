@@ -33,6 +33,7 @@
 #include "engines/cpu/operation.h"
 #include "engines/cpu/point_to_point.h"
 #include "engines/cpu/progress_thread.h"
+#include "engines/cpu/short_calls.h"
 #include "transport/wait.h"
 
 namespace fastcomm {
@@ -58,9 +59,13 @@ class Communicator final : public Driven, public std::enable_shared_from_this<Co
 
   /// Runs after all pending operations, in the calling thread. `interrupted`, if given, is called
   /// now and then while waiting and may throw: then the group is given up, since the peers cannot
-  /// finish without this rank. The operation holds its error, if any.
+  /// finish without this rank. The operation holds its error, if any; short calls that end well
+  /// share one, which tells no more than that.
   std::shared_ptr<Operation> run(const Call& call, Milliseconds timeout,
                                  const std::function<void()>& interrupted);
+  /// The same of a call by its parts, which tells `record`.
+  std::shared_ptr<Operation> run(const ShortCall& call, const CallRecord& record,
+                                 Milliseconds timeout, const std::function<void()>& interrupted);
 
   /// Starts and returns at once; `on_finish` runs once, on the thread that completes the operation,
   /// possibly this one before start() returns.
@@ -164,11 +169,22 @@ class Communicator final : public Driven, public std::enable_shared_from_this<Co
   };
 
   /// An operation of a call: a new one, or an earlier one like it that has ended. With state_.
-  std::shared_ptr<Operation> made(const Call& call, Milliseconds timeout, std::string site);
+  std::shared_ptr<Operation> made(const Call& call, uint64_t sequence, Milliseconds timeout,
+                                  std::string site);
   std::shared_ptr<Operation> enqueue(const Call& call, Milliseconds timeout,
                                      Operation::OnFinish on_finish);
   std::shared_ptr<Operation> admit(const Call& call, Milliseconds timeout,
                                    Operation::OnFinish on_finish);
+  std::shared_ptr<Operation> run_queued(const Call& call, Milliseconds timeout,
+                                        const std::function<void()>& interrupted);
+  /// Runs a call without an operation, unless it gets late: then one that has ended. nullptr if it
+  /// has to go through the queue; then nothing has happened.
+  std::shared_ptr<Operation> run_short(const ShortCall& call, const CallRecord& record,
+                                       Milliseconds timeout,
+                                       const std::function<void()>& interrupted);
+  /// The first step of a short call, and the last one if its peers come in time (true). With
+  /// drive_.
+  bool try_short(const ShortCall& call, const CallRecord& record, uint64_t sequence);
   std::shared_ptr<Operation> head() const;
   bool poll_queue(Finished& finished, Clock::duration spin);
   /// Calls `interrupted`, if given, unless `asked` was a moment ago. Ctrl-C gives the group up,
@@ -186,6 +202,14 @@ class Communicator final : public Driven, public std::enable_shared_from_this<Co
     }
     asked = Clock::now();
   }
+  /// A wait that began: at its end, be it in an error, the rest is the progress thread's job again.
+  struct HandOver {
+    explicit HandOver(Communicator& of) : group(of) {}
+    ~HandOver();
+    HandOver(const HandOver&) = delete;
+    HandOver& operator=(const HandOver&) = delete;
+    Communicator& group;
+  };
   /// The part of wait() after the spin: yields, then sleeps.
   void wait_until_done(Operation& operation, Deadline deadline,
                        const std::function<void()>& interrupted);
@@ -267,6 +291,8 @@ class Communicator final : public Driven, public std::enable_shared_from_this<Co
   uint64_t warned_before_ = 0;  // of operations before this number; under drive_
 
   std::mutex drive_;
+  ShortCalls short_;                        // under drive_
+  const std::shared_ptr<Operation> ended_;  // well: what short calls return
   mutable std::mutex state_;
   std::deque<std::shared_ptr<Operation>> queue_;
   std::atomic<size_t> queued_{0};                        // its size; written under state_

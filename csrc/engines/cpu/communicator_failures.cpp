@@ -139,7 +139,8 @@ std::optional<Communicator::Failure> Communicator::evidence(const Operation& ope
 //
 // fail() publishes the poison (release) and passes a full fence (wake_peers) before any error is
 // raised, so the mark is visible by then, not in a store buffer. The look cannot move before the
-// call: each of its loads comes after the lock that the call took when it was queued, an acquire.
+// call: each of its loads comes after a lock that the call took, an acquire: state_ when it was
+// queued, or drive_ if it is short.
 // If the user has ordered the two (through a store, a pipe), the mark happens before the look, and
 // coherence alone makes the look see it, since the mark never goes back. The look comes before the
 // first step, which publishes that this rank is there: from then on a peer may give up or go on,

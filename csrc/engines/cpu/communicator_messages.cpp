@@ -1,6 +1,7 @@
 // A group's sends and receives: their waits, and the reasons that keep them from ending.
 #include "engines/cpu/communicator.h"
 #include "engines/cpu/progress_thread.h"
+#include "engines/cpu/spin_for.h"
 #include "transport/fork.h"
 
 namespace fastcomm {
@@ -11,20 +12,6 @@ constexpr Milliseconds kLookAround{10};
 
 /// Long enough that not every call has to wake the progress thread anew.
 constexpr Milliseconds kForget{100};
-
-/// Looks for at most this long, unless the awaited peer seems to need this core.
-template <class Ready, class Crowded>
-void spin_for(Clock::duration spin, const Ready& ready, const Crowded& crowded) {
-  constexpr int kLooksPerClockRead = 32;
-  if (spin.count() <= 0 || crowded()) return;
-  const Deadline end = Clock::now() + spin;
-  do {
-    for (int look = 0; look < kLooksPerClockRead; ++look) {
-      cpu_relax();
-      if (ready()) return;
-    }
-  } while (Clock::now() < end);
-}
 
 }  // namespace
 

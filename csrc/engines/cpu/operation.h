@@ -37,6 +37,13 @@ class Operation : public std::enable_shared_from_this<Operation> {
   /// Makes it one. It has ended, and nobody else holds it.
   void renew(const Call& call, uint64_t sequence, Milliseconds timeout, std::string site);
 
+  /// Goes on with a call whose first steps this rank has run and published without it, with the
+  /// same header, before the first poll. `base` as of poll().
+  void resume(uint32_t base, uint32_t step) {
+    base_.store(base, std::memory_order_relaxed);
+    step_.store(step, std::memory_order_relaxed);
+  }
+
   /// Runs as many steps as the peers allow; true when done. Never blocks. Raises Error(kMismatch)
   /// if a peer's header is unlike this call's. One thread at a time. `base` is the number of steps
   /// that this rank published before the operation: the end of the previous one.

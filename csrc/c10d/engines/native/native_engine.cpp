@@ -78,6 +78,12 @@ WorkPtr NativeEngine::run(const Request& request, const Call& call, Held held, b
   return nullptr;  // means "done" to c10d for a synchronous call
 }
 
+void NativeEngine::run(const ShortCall& call, const CallRecord& record, Milliseconds timeout) {
+  ++calls_;
+  const auto done = group()->run(call, record, timeout_or_default(timeout), g_interrupt_check);
+  if (const auto error = done->error()) std::rethrow_exception(error);
+}
+
 WorkPtr NativeEngine::exchange(const Request& request) {
   const bool is_send = request.kind == OpKind::kSend;
   const char* const name = request.name();

@@ -35,6 +35,8 @@ class NativeEngine final : public Engine {
     return explain_selection(traits(), query);
   }
   WorkPtr submit(const Request& request) override;
+  /// Carries out a call of a user, outside of continuations. Raises its error.
+  void run(const ShortCall& call, const CallRecord& record, Milliseconds timeout);
   /// Its timeout names the missing ranks, on every rank.
   void monitored_barrier(const ::c10d::BarrierOptions& opts, bool wait_all_ranks) override;
   uint64_t submitted() const override { return calls_; }
