@@ -1,6 +1,6 @@
 """Processor time that waiting costs: one of two ranks comes late to each call, the other waits.
 
-    python benchmarks/wait_cost.py --out benchmarks/results/wait-cost.jsonl
+    python benchmarks/wait_cost.py --json benchmarks/results/wait-cost.jsonl
     python benchmarks/wait_cost.py --show benchmarks/results/wait-cost.jsonl
 
 Two ranks, each bound to cores of its own, call a prepared ``all_reduce`` of 8 bytes. Rank 1 sleeps
@@ -8,6 +8,7 @@ before each call, which costs no core; rank 0 waits in it. Of each call of rank 
 
     share         the processor time of its process, user and system, over the time of the call
     result after  from the arrival of rank 1 to the moment when rank 0 has the result
+    beside        the same, while another process keeps the cores of rank 0 busy
 
 Both are medians over the calls of all rounds. ``FASTCOMM_SPIN_US`` is read once, so each value has
 processes of its own in each round. Rounds go through values and delays forwards and backwards by
@@ -15,16 +16,18 @@ turns. The ranks' stamps are comparable: both read CLOCK_MONOTONIC of one machin
 some microseconds longer than it should, and rank 0 comes from the call before when it has woken up:
 `came_late_us` in the record is what rank 1 came later than rank 0.
 
-What else runs on the machine is in the figures: a rank that yields to another process may get its
-core back a slice of the scheduler later, some milliseconds (`wake_p99_us`, `batch_wake_us`).
+What else runs on the machine is in the figures, as the busy process shows: a rank that yields to it
+gets its core back a slice of the scheduler later, some milliseconds.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import itertools
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -46,7 +49,7 @@ from fastcomm.bench.records import RecordWriter, read_records  # noqa: E402
 RANKS = 2
 BYTES = 8
 DEFAULT = -1  # of FASTCOMM_SPIN_US
-SPINS_US = (DEFAULT, 0, 200)
+SPINS_US = (DEFAULT, 0, 2000)
 LATE_US = (20, 200, 2000, 20_000)
 MOST_CALLS = 500  # of a batch
 _WARM_UP = 3
@@ -119,7 +122,21 @@ def batch_of(waits: Sequence[Wait], arrivals_ns: Sequence[int]) -> Batch:
     )
 
 
-def row_of(spin_us: int, late_us: int, batches: Sequence[Batch]) -> Row:
+@contextlib.contextmanager
+def busy_beside(is_busy: bool) -> Iterator[None]:
+    """Keep the cores of rank 0 busy, if that is asked for."""
+    own = division.divide(topology.cpus(), RANKS, topology.quota())[0].cpus
+    loop = f"import os\nos.sched_setaffinity(0, {set(own)})\nwhile True: pass"
+    others = [subprocess.Popen([sys.executable, "-c", loop]) for _ in own if is_busy]
+    try:
+        yield
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+
+
+def row_of(spin_us: int, late_us: int, is_busy: bool, batches: Sequence[Batch]) -> Row:
     """Return what is written of one value and one delay."""
     shares, came_us, wake_us = (
         list(itertools.chain.from_iterable(getattr(batch, name) for batch in batches))
@@ -131,6 +148,7 @@ def row_of(spin_us: int, late_us: int, batches: Sequence[Batch]) -> Row:
         "ranks": RANKS,
         "spin_us": spin_us,
         "late_us": late_us,
+        "is_busy": is_busy,
         "calls": len(shares),
         "share": round(statistics.median(shares), 4),
         "came_late_us": round(statistics.median(came_us), 1),
@@ -145,21 +163,27 @@ def run(
     spins_us: Sequence[int], delays_us: Sequence[int], rounds: int, seconds: float
 ) -> Iterator[Row]:
     """Yield the rows of every value and delay, once all rounds are done."""
-    batches: dict[tuple[int, int], list[Batch]] = {
-        key: [] for key in itertools.product(spins_us, delays_us)
+    batches: dict[tuple[int, int, bool], list[Batch]] = {
+        key: [] for key in itertools.product(spins_us, delays_us, (False, True))
     }
     for number in range(rounds):
         step = 1 if number % 2 == 0 else -1
         delays = delays_us[::step]
-        for spin_us in spins_us[::step]:
+        for is_busy, spin_us in itertools.product((False, True), spins_us[::step]):
             environment = {"FASTCOMM_SPIN_US": str(spin_us)}
-            waited, came = fastcomm.launch(
-                batches_of, (delays, seconds), ranks=RANKS, bind=True, env=environment, timeout=60
-            )
+            with busy_beside(is_busy):
+                waited, came = fastcomm.launch(
+                    batches_of,
+                    (delays, seconds),
+                    ranks=RANKS,
+                    bind=True,
+                    env=environment,
+                    timeout=60,
+                )
             for late_us, *seen in zip(delays, waited, came, strict=True):
-                batches[spin_us, late_us].append(batch_of(*seen))
-    for (spin_us, late_us), found in batches.items():
-        yield row_of(spin_us, late_us, found)
+                batches[spin_us, late_us, is_busy].append(batch_of(*seen))
+    for key, found in batches.items():
+        yield row_of(*key, found)
 
 
 def table(rows: Sequence[Row], style: str) -> str:
@@ -169,13 +193,18 @@ def table(rows: Sequence[Row], style: str) -> str:
     spins = list(dict.fromkeys(row["spin_us"] for row in rows))
     lines = []
     for late_us in dict.fromkeys(row["late_us"] for row in rows):
-        of_spin = {row["spin_us"]: row for row in rows if row["late_us"] == late_us}
-        shares = [f"{100 * of_spin[spin]['share']:.0f} %" for spin in spins]
-        wakes = [f"{of_spin[spin]['wake_median_us']:.1f}" for spin in spins]
+        found = {(row["spin_us"], row["is_busy"]): row for row in rows if row["late_us"] == late_us}
+        shares = [f"{100 * found[spin, False]['share']:.0f} %" for spin in spins]
+        wakes = [
+            f"{found[spin, is_busy]['wake_median_us']:.{0 if is_busy else 1}f}"
+            for is_busy in (False, True)
+            for spin in spins
+        ]
         lines.append([f"{late_us / 1e3:g}", *shares, *wakes])
     names = ["default" if spin == DEFAULT else str(spin) for spin in spins]
-    headers = ["late by [ms]", *(f"share, {name}" for name in names)]
-    headers += [f"result after [µs], {name}" for name in names]
+    headers = ["late by [ms]"]
+    for what in ("share", "result after [µs]", "beside [µs]"):
+        headers += [f"{what}, {name}" for name in names]
     align = ["right"] * len(headers)
     return str(tabulate(lines, headers, tablefmt=style, colalign=align, disable_numparse=True))
 
@@ -194,16 +223,16 @@ def main(arguments: list[str] | None = None) -> int:
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument(
-        "--spins", type=listed, default=list(SPINS_US), help="microseconds (default,0,200)"
+        "--spins", type=listed, default=list(SPINS_US), help="microseconds (default,0,2000)"
     )
     parser.add_argument(
         "--late", type=listed, default=list(LATE_US), help="microseconds (20,200,2000,20000)"
     )
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(
         "--seconds", type=float, default=0.6, help="of each delay in a round (%(default)s)"
     )
-    parser.add_argument("--out", type=Path, help="write rows here; the file must not exist")
+    parser.add_argument("--json", type=Path, help="write rows here; the file must not exist")
     parser.add_argument("--show", type=Path, help="a record to show instead")
     parser.add_argument("--style", default="simple", help="of the table: simple, github, ...")
     chosen = parser.parse_args(arguments)
@@ -214,7 +243,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"wait_cost.py: {reason}", file=sys.stderr)
         return 1
     words = ["benchmarks/wait_cost.py", *(sys.argv[1:] if arguments is None else arguments)]
-    writer = RecordWriter(chosen.out, words) if chosen.out else None
+    writer = RecordWriter(chosen.json, words) if chosen.json else None
     rows = []
     for row in run(chosen.spins, chosen.late, chosen.rounds, chosen.seconds):
         rows.append(row)
