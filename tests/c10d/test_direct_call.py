@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -118,6 +120,43 @@ def test_records_say_of_them_what_they_say_of_c10d_s_calls(world: World) -> None
         for call in fd.records()
     ][-8:]
     assert said[::2] == said[1::2], said
+
+
+@on_ranks(2)
+def test_a_profiler_sees_short_calls(world: World) -> None:
+    world.init()
+    call = fastcomm.prepare("all_reduce", torch.ones(4))
+    call()
+    with torch.profiler.profile() as profiled:
+        call()
+        fd.all_reduce_(torch.ones(4))
+        fd.barrier()
+    names = [event.name for event in profiled.events()]
+    assert names.count("fastcomm:all_reduce") == 2 and names.count("fastcomm:barrier") == 1
+
+
+@on_ranks(2)
+def test_calls_of_continuations_have_an_order_of_their_own(world: World) -> None:
+    """Rank 0 issues one before a barrier, rank 1 after it."""
+    world.init()
+    tensor = torch.ones(4)
+    begun, met = threading.Event(), threading.Event()
+
+    def step(_: Any) -> None:
+        begun.set()
+        assert world.rank == 0 or met.wait(60)
+        fd.all_reduce_(tensor)
+
+    work = dist.all_reduce(torch.ones(1), async_op=True)
+    assert work is not None
+    future = work.get_future().then(step)
+    if world.rank == 0:
+        assert begun.wait(60)
+        time.sleep(0.05)
+    fd.barrier()
+    met.set()
+    future.wait()
+    assert tensor.tolist() == [2.0] * 4
 
 
 @on_ranks(2)

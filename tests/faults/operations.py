@@ -19,6 +19,8 @@ from trials import collective_calls, other_calls, values
 from trials.case import Case, Maker, Spec, pair
 from trials.layouts import Layout, Shape
 
+import fastcomm.distributed as fd
+
 _SHIFTS = 4096
 _UNEVEN = 1 << 16  # elements, at most, by which a rank's part is longer than LARGEST
 _MOST_RANKS = 6  # of the largest group
@@ -86,6 +88,26 @@ def _shapes(op: Op) -> list[Shape]:
     return [(op.count + place * 5 % 7 if place % 4 != 3 else 0,) for place in range(_MOST_RANKS)]
 
 
+def _all_reduce(make: Maker) -> None:
+    tensor = collective_calls.summed(make, "tensor", make.spec.shapes[0])
+    if _by_operator(make):
+        make.case.call = lambda: fd.all_reduce_(tensor, make.spec.op, make.group)
+    else:
+        make.case.call = lambda: dist.all_reduce(tensor, make.op(), **make.options)
+
+
+def _barrier(make: Maker) -> None:
+    if _by_operator(make):
+        make.case.call = lambda: fd.barrier(make.group)
+    else:
+        other_calls.barrier(make)
+
+
+def _by_operator(make: Maker) -> bool:
+    """Tell whether this rank calls an operator, and not torch's function. Ranks need not agree."""
+    return not make.spec.asynchronous and (make.spec.seed + make.rank) % 3 != 0
+
+
 def _all_reduce_coalesced(make: Maker) -> None:
     collective_calls.all_reduce_coalesced(make)
     tensors = [laid.given for _, laid, _ in make.case.wanted]
@@ -115,10 +137,11 @@ def bind(op: Op, step: Step, rank: int, members: tuple[int, ...], group: Any) ->
         "fused_all_reduce": fused_operations.fused_all_reduce,
         "all_gather_uneven": collective_calls.all_gather,
         "reduce_scatter_uneven": collective_calls.reduce_scatter,
+        "all_reduce": _all_reduce,
         "all_reduce_coalesced": _all_reduce_coalesced,
         "all_gather_coalesced": _all_gather_coalesced,
         "all_reduce_sparse": other_calls.sparse,
-        "barrier": other_calls.barrier,
+        "barrier": _barrier,
     }
     make = Planned(op, step, rank, members, group)
     (makers.get(op.kind) or getattr(collective_calls, op.kind))(make)
