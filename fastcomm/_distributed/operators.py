@@ -74,6 +74,12 @@ def _(
     return None
 
 
+@torch.library.register_fake("fastcomm::barrier")
+def _(group_name: str) -> None:
+    # Without it, nothing of the arguments would be made up, and a traced call would be a real one.
+    return None
+
+
 @torch.library.register_fake("fastcomm::all_reduce")
 def _(tensor: torch.Tensor, group_name: str, op: str = "sum") -> torch.Tensor:
     return torch.empty_like(tensor, memory_format=torch.contiguous_format)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from support.caught import catch
 from support.on_ranks import TRANSPORTS, on_ranks
 from support.ranks import World
 
+import fastcomm.distributed as fd
 from fastcomm import errors
 from fastcomm._distributed.operators import OPERATORS
 
@@ -118,6 +120,86 @@ def test_compiled_without_a_break(world: World) -> None:
         torch.testing.assert_close(compiled(tensor, weight, name), _block(tensor, weight, name))
 
 
+class _RowParallel(torch.nn.Module):
+    """A linear layer that is cut along its inner dimension; each operator sees what it gives."""
+
+    def __init__(self, world: World, name: str) -> None:
+        super().__init__()
+        torch.manual_seed(world.rank)
+        # Whole numbers have the same bits in any order.
+        weight = torch.randint(-8, 8, (8, 16)).float()
+        self.weight = torch.nn.Parameter(weight, requires_grad=False)
+        self.name = name
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        name, partial = self.name, x @ self.weight
+        unread = partial + 1
+        OPERATORS.all_reduce_(partial, name)
+        OPERATORS.all_reduce_(unread, name, "max")
+        OPERATORS.barrier(name)
+        total, gathered = OPERATORS.all_reduce(partial + 1, name), OPERATORS.all_gather(x, name)
+        part = OPERATORS.reduce_scatter(partial + 2, name)
+        root = OPERATORS.broadcast(x, 1, name)
+        exchanged = OPERATORS.all_to_all(x, None, None, name)
+        whole, own = torch.empty_like(gathered), torch.empty_like(part)
+        swapped, chosen = torch.empty_like(x), x.clone()
+        OPERATORS.all_gather_into(whole, x + 1, name)
+        OPERATORS.reduce_scatter_into(own, partial + 3, name)
+        OPERATORS.all_to_all_into(swapped, x + 2, None, None, name)
+        OPERATORS.broadcast_(chosen, 0, name)
+        norm, residual = partial + 4, partial.clone()
+        OPERATORS.all_reduce_add_rms_norm_(norm, residual, torch.ones(16), 1e-6, name)
+        found = (total, gathered, part, root, exchanged, whole, own, swapped, chosen)
+        return partial, *found, norm, residual
+
+
+def _packaged(world: World, layer: _RowParallel, x: torch.Tensor) -> Any:
+    """Return the layer as rank 0 compiles it, for any number of rows, with this rank's weight."""
+    path = os.path.join(world.directory, "layer.pt2")
+    if world.rank == 0:  # alone: what is exported calls nothing
+        rows = 2 * torch.export.Dim("half", min=1, max=64)
+        exported = torch.export.export(layer, (x,), dynamic_shapes=({0: rows},))
+        options = {"aot_inductor.precompile_headers": False}  # for one compilation
+        torch._inductor.aoti_compile_and_package(
+            exported, package_path=path, inductor_configs=options
+        )
+        world.tell("packaged")
+    world.hear("packaged")
+    package = torch._inductor.aoti_load_package(path)
+    package.load_constants({"weight": layer.weight}, check_full_update=True)
+    return package
+
+
+# Not looking for what the compiler can vectorize is half of the time.
+@on_ranks(2, environment={"TORCHINDUCTOR_VEC_ISA_OK": "0"})
+def test_aot_inductor(world: World) -> None:
+    """One package for all ranks: the bits and the calls of eager layers, and fastcomm's errors."""
+    name = _name(world)
+    layer = _RowParallel(world, name)
+
+    def inputs(rows: int) -> torch.Tensor:
+        return torch.randint(-8, 8, (rows, 8)).float()
+
+    with torch.no_grad():
+        package = _packaged(world, layer, inputs(4))
+        for rows in (4, 2, 6):
+            x = inputs(rows)
+            before = len(fd.records())
+            expected = layer(x)
+            between = len(fd.records())
+            found = package(x)
+            calls = [call.operation for call in fd.records()]
+            assert sorted(calls[between:]) == sorted(calls[before:between])
+            assert len(calls) - between == 13
+            assert all(torch.equal(*each) for each in zip(found, expected, strict=True))
+        caught = catch(package, inputs(4 if world.rank == 0 else 8))
+    # AOTInductor makes one kind of every exception.
+    assert caught.kind == "RuntimeError", caught
+    assert "the ranks called different operations" in caught.text, caught
+    assert "64 elements" in caught.text and "128 elements" in caught.text, caught
+    dist.destroy_process_group()
+
+
 @on_ranks(2)
 def test_fake_kernels_are_like_the_real_ones(world: World) -> None:
     name = _name(world)
@@ -130,6 +212,7 @@ def test_fake_kernels_are_like_the_real_ones(world: World) -> None:
         (OPERATORS.all_to_all, (mine, None, None, name)),
         (OPERATORS.all_reduce_, (mine.clone(), name)),
         (OPERATORS.broadcast_, (mine.clone(), 0, name)),
+        (OPERATORS.barrier, (name,)),
     ):
         utils = ("test_schema", "test_faketensor")
         torch.library.opcheck(call.default, arguments, test_utils=utils)
