@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "c10d/edge/library.h"
+#include "c10d/edge/without_gil.h"
 #include "kernels/add_rms_norm_cpu.h"
 #include "tensors/dtype.h"
 
@@ -57,6 +58,7 @@ void check(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& we
 void all_reduce_add_rms_norm_(const at::Tensor& x, const at::Tensor& residual,
                               const at::Tensor& weight, double eps, std::string group_name) {
   check(x, residual, weight, eps);
+  const WithoutGil no_gil;
   const auto hidden = static_cast<size_t>(weight.numel());
   const RmsRows rows{x.mutable_data_ptr(),
                      residual.mutable_data_ptr(),

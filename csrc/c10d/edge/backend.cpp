@@ -1,7 +1,6 @@
 #include "c10d/edge/backend.h"
 
 #include <ATen/ops/empty.h>
-#include <Python.h>
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -9,6 +8,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "c10d/edge/shared_tensor.h"
+#include "c10d/edge/without_gil.h"
 #include "c10d/life/aside.h"
 #include "c10d/life/exception.h"
 #include "c10d/life/groups.h"
@@ -18,20 +18,6 @@
 
 namespace fastcomm {
 namespace {
-
-/// Releases the GIL while it lives, if the thread holds it.
-class WithoutGil {
- public:
-  WithoutGil() : state_(Py_IsInitialized() && PyGILState_Check() ? PyEval_SaveThread() : nullptr) {}
-  ~WithoutGil() {
-    if (state_ != nullptr) PyEval_RestoreThread(state_);
-  }
-  WithoutGil(const WithoutGil&) = delete;
-  WithoutGil& operator=(const WithoutGil&) = delete;
-
- private:
-  PyThreadState* state_;
-};
 
 /// Start of a warning of a part of a group: the group's words, and the ranks of the part.
 std::string label_of_part(const std::string& group, const std::vector<int>& ranks) {

@@ -13,6 +13,7 @@
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 
 #include "c10d/edge/direct_call.h"
+#include "c10d/edge/without_gil.h"
 #include "tensors/accelerator.h"
 
 namespace fastcomm {
@@ -48,8 +49,10 @@ BackendFound backend_of(const std::string& group_name, c10::DeviceType device) {
 
 namespace {
 
-/// Carries a call out.
+/// Carries a call out. Who calls an operator from Python has let go of the GIL; a model of
+/// AOTInductor has not, and other threads, and Ctrl-C, would wait until the peers have come.
 void carry_out(const DirectCall& call, const std::string& group_name, c10::DeviceType device) {
+  const WithoutGil no_gil;
   const auto [any, own] = backend_of(group_name, device);
   const WorkPtr work = own != nullptr ? call.issue(*own, /*async=*/false) : call.issue_to(*any);
   if (work != nullptr) work->wait();

@@ -120,9 +120,7 @@ bool FastcommBackend::run(const ShortCall& call, at::ScalarType type, Millisecon
       CallEvents::are_wanted() || (record_ != nullptr && record_->has_entries()))
     return false;
   const CallRecord record = records_.begin(call, type, *engine);
-  translating([&] {
-    ending_if_it_raises(record, [&] { engine->run(call, record, timeout); });
-  });
+  translating([&] { ending_if_it_raises(record, [&] { engine->run(call, record, timeout); }); });
   record.end(records::kWell);
   return true;
 }
