@@ -169,7 +169,9 @@ Table make_table() {
   std::vector<AlgorithmRow> in_place = reduces;
   in_place.front().in_place = &kShortMessageInPlace;
   in_place.back().in_place = &kMessageInPlace;
-  add_reduction(OpKind::kAllReduce, in_place, all_reduce_alone).peers = {Work::kReduceSlices};
+  OperationRow& sum_row = add_reduction(OpKind::kAllReduce, in_place, all_reduce_alone);
+  sum_row.peers = {Work::kReduceSlices};
+  sum_row.may_be_short = true;
   detailed(add_reduction(OpKind::kAllReduceAddRmsNorm, in_place, all_reduce_alone));
   add(OpKind::kBroadcast,
       {{kOneShot, one_message, broadcast<BroadcastOneShot>},
@@ -178,6 +180,7 @@ Table make_table() {
   add(OpKind::kAllGather, gathers, all_gather_alone).peers = {Work::kPull};
   OperationRow& barrier_row = add(OpKind::kBarrier, {{Algorithm::kFlags, nullptr, barrier}});
   barrier_row.has_data = false;
+  barrier_row.may_be_short = true;
   barrier_row.peers = {Work::kMeet};
   add(OpKind::kOther);
   add_reduction(OpKind::kReduce, reduces, all_reduce_alone).peers = {Work::kReduceSlices, false,

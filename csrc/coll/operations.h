@@ -75,6 +75,7 @@ struct OperationRow {
   bool takes_list = false;  // takes a list of gradients, or of parameters
   bool has_detail = false;  // the header does not describe it in full (Call::detail)
   bool has_data = true;
+  bool may_be_short = false;  // a call may need nothing but its ShortCall
   bool counted = true;  // the header's count is the number of elements, the same on every rank
   PeerWay peers{};
   HostWay hosts = HostWay::kNone;

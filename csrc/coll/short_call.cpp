@@ -1,5 +1,7 @@
 #include "coll/short_call.h"
 
+#include "coll/operations.h"
+
 namespace fastcomm {
 
 Call ShortCall::whole(const CallRecord& record) const {
@@ -15,8 +17,7 @@ Call ShortCall::whole(const CallRecord& record) const {
 }
 
 std::optional<ShortCall> short_of(const Call& call) {
-  const bool is_sum = call.kind == OpKind::kAllReduce && call.op != ReduceOp::kPremulSum;
-  if (!is_sum && call.kind != OpKind::kBarrier) return std::nullopt;
+  if (!row_of(call.kind).may_be_short || call.op == ReduceOp::kPremulSum) return std::nullopt;
   // A step of another call, or one that has more to compare.
   if (call.part_of != nullptr || call.tail != nullptr || call.signature != 0 ||
       !call.detail.empty())

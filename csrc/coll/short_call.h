@@ -9,7 +9,7 @@
 namespace fastcomm {
 
 struct ShortCall {
-  OpKind kind;  // kAllReduce or kBarrier
+  OpKind kind;  // OperationRow::may_be_short
   DType dtype = DType::kOther;
   ReduceOp op = ReduceOp::kNone;
   uint64_t count = 0;  // elements

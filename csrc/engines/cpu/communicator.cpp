@@ -34,15 +34,6 @@ bool poll_for(Operation& operation, uint32_t base, Clock::duration spin) {
   }
 }
 
-/// An operation that has ended well.
-std::shared_ptr<Operation> ended_well(Transport& peers, const GroupTraits& traits) {
-  Call call;
-  call.kind = OpKind::kBarrier;
-  auto operation = std::make_shared<Operation>(call, peers, traits, 0, Milliseconds(0));
-  operation->finish(nullptr);
-  return operation;
-}
-
 }  // namespace
 
 Communicator::Communicator(std::unique_ptr<Transport> peers, GroupTraits traits,
@@ -53,7 +44,6 @@ Communicator::Communicator(std::unique_ptr<Transport> peers, GroupTraits traits,
       policy_(wait_policy(peers_->oversubscribed())),
       messages_(*peers_, traits_.layout.total()),
       short_(*peers_, traits_),
-      ended_(ended_well(*peers_, traits_)),
       base_(load_flag(peers_->view().flags[peers_->rank()])) {}
 
 Communicator::~Communicator() { leave(); }

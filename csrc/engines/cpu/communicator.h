@@ -291,8 +291,8 @@ class Communicator final : public Driven, public std::enable_shared_from_this<Co
   uint64_t warned_before_ = 0;  // of operations before this number; under drive_
 
   std::mutex drive_;
-  ShortCalls short_;                        // under drive_
-  const std::shared_ptr<Operation> ended_;  // well: what short calls return
+  ShortCalls short_;                  // under drive_
+  std::shared_ptr<Operation> ended_;  // what short calls return; made under drive_, by the first
   mutable std::mutex state_;
   std::deque<std::shared_ptr<Operation>> queue_;
   std::atomic<size_t> queued_{0};                        // its size; written under state_

@@ -34,15 +34,19 @@ std::shared_ptr<Operation> Communicator::run_short(const ShortCall& call, const 
                                                    const std::function<void()>& interrupted) {
   // Both ask for what only an operation keeps.
   if (environment().call_sites || span_sink() != nullptr || forked_from_endpoint()) return nullptr;
-  std::shared_ptr<Operation> late;
+  std::shared_ptr<Operation> late, ended;
   std::string no_memory;
   {
     const std::unique_lock<std::mutex> driving(drive_, std::try_to_lock);
     if (!driving || !short_.takes(call)) return nullptr;
-    // What this finds is found again by the operation, which can tell it.
+    // The operation finds it again, and can tell it.
     int who_left = -1;
     if (given_up_before({op_kind_name(call.kind), sequence_}, &who_left) || who_left >= 0) {
       return nullptr;
+    }
+    if (ended_ == nullptr) {
+      ended_ = std::make_shared<Operation>(call.whole({}), *peers_, traits_, 0, timeout);
+      ended_->finish(nullptr);
     }
     uint64_t sequence;
     {
@@ -54,6 +58,7 @@ std::shared_ptr<Operation> Communicator::run_short(const ShortCall& call, const 
     }
     if (try_short(call, record, sequence)) {
       base_ += ShortCalls::kFirstStep;
+      ended = ended_;
     } else {
       try {
         const std::lock_guard<std::mutex> lock(state_);
@@ -71,9 +76,9 @@ std::shared_ptr<Operation> Communicator::run_short(const ShortCall& call, const 
     abort(no_memory);
     throw Error(ErrorCode::kSystem, where(op_kind_name(call.kind)) + no_memory);
   }
-  if (late == nullptr) {
+  if (ended != nullptr) {
     poll_messages();
-    return ended_;
+    return ended;
   }
   wait_until_done(*late, Deadline::max(), interrupted);
   return late;

@@ -13,7 +13,7 @@ bool ShortCalls::takes(const ShortCall& call) {
 bool ShortCalls::learn(const ShortCall& call) {
   const auto algorithm = select_algorithm(traits_, {call.kind, call.dtype, call.op, call.bytes()});
   const bool one_step = algorithm == Algorithm::kOneShot || algorithm == Algorithm::kFlags;
-  // What is in place has other headers, and may take a third step.
+  // Calls in place have other headers, and may take a third step.
   if (!one_step || row_of(call.kind, algorithm)->may_be_in_place(call.bytes())) return false;
   try {
     peers_.reserve_scratch(traits_.layout.in_one_step(call.bytes()));
@@ -62,7 +62,7 @@ bool ShortCalls::are_alike() const {
 }
 
 void ShortCalls::end(const ShortCall& call) {
-  if (call.count == 0 || call.kind == OpKind::kBarrier) return;
+  if (call.count == 0) return;  // a barrier, for one
   const PeerView& view = peers_.view();
   // Ordered by the same acquire loads. No publication follows: the first wait of the next call
   // tells the peers that this rank has read.
