@@ -8,18 +8,32 @@ of the sum of all losses.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from fastcomm import _native
+from fastcomm._distributed import graph_order
 
 _native.load()
 
 OPERATORS = torch.ops.fastcomm
 Splits = Sequence[int] | None
+
+
+def _register_fake(name: str) -> Callable[[Callable[..., Any]], None]:
+    def register(fake: Callable[..., Any]) -> None:
+        @functools.wraps(fake)
+        def traced(*arguments: Any, **options: Any) -> Any:
+            graph_order.while_tracing()
+            return fake(*arguments, **options)
+
+        torch.library.register_fake(f"fastcomm::{name}", traced)
+
+    return register
 
 
 def _size(group_name: str) -> int:
@@ -32,12 +46,12 @@ def _rank(group_name: str) -> int:
     return rank
 
 
-@torch.library.register_fake("fastcomm::all_reduce_")
+@_register_fake("all_reduce_")
 def _(tensor: torch.Tensor, group_name: str, op: str = "sum") -> None:
     return None
 
 
-@torch.library.register_fake("fastcomm::all_reduce_add_rms_norm_")
+@_register_fake("all_reduce_add_rms_norm_")
 def _(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, group_name: str
 ) -> None:
@@ -48,22 +62,22 @@ def _(
         )
 
 
-@torch.library.register_fake("fastcomm::all_gather_into")
+@_register_fake("all_gather_into")
 def _(output: torch.Tensor, tensor: torch.Tensor, group_name: str) -> None:
     return None
 
 
-@torch.library.register_fake("fastcomm::reduce_scatter_into")
+@_register_fake("reduce_scatter_into")
 def _(output: torch.Tensor, tensor: torch.Tensor, group_name: str, op: str = "sum") -> None:
     return None
 
 
-@torch.library.register_fake("fastcomm::broadcast_")
+@_register_fake("broadcast_")
 def _(tensor: torch.Tensor, group_src: int, group_name: str) -> None:
     return None
 
 
-@torch.library.register_fake("fastcomm::all_to_all_into")
+@_register_fake("all_to_all_into")
 def _(
     output: torch.Tensor,
     tensor: torch.Tensor,
@@ -74,33 +88,33 @@ def _(
     return None
 
 
-@torch.library.register_fake("fastcomm::barrier")
+@_register_fake("barrier")
 def _(group_name: str) -> None:
     # Without it, nothing of the arguments would be made up, and a traced call would be a real one.
     return None
 
 
-@torch.library.register_fake("fastcomm::all_reduce")
+@_register_fake("all_reduce")
 def _(tensor: torch.Tensor, group_name: str, op: str = "sum") -> torch.Tensor:
     return torch.empty_like(tensor, memory_format=torch.contiguous_format)
 
 
-@torch.library.register_fake("fastcomm::all_gather")
+@_register_fake("all_gather")
 def _(tensor: torch.Tensor, group_name: str) -> torch.Tensor:
     return tensor.new_empty((_size(group_name) * tensor.shape[0], *tensor.shape[1:]))
 
 
-@torch.library.register_fake("fastcomm::reduce_scatter")
+@_register_fake("reduce_scatter")
 def _(tensor: torch.Tensor, group_name: str, op: str = "sum") -> torch.Tensor:
     return tensor.new_empty((tensor.shape[0] // _size(group_name), *tensor.shape[1:]))
 
 
-@torch.library.register_fake("fastcomm::broadcast")
+@_register_fake("broadcast")
 def _(tensor: torch.Tensor, group_src: int, group_name: str) -> torch.Tensor:
     return torch.empty_like(tensor, memory_format=torch.contiguous_format)
 
 
-@torch.library.register_fake("fastcomm::all_to_all")
+@_register_fake("all_to_all")
 def _(
     tensor: torch.Tensor, output_splits: Splits, input_splits: Splits, group_name: str
 ) -> torch.Tensor:
@@ -167,9 +181,14 @@ for _name, _derive, _remember in (
     torch.library.register_autograd(f"fastcomm::{_name}", _derive, setup_context=_remember)
 
 # A collective is one on every rank: one that a rank does not read must not be left out there.
-for _name in (
-    *("all_reduce_", "all_reduce_add_rms_norm_", "all_gather_into", "reduce_scatter_into"),
-    *("broadcast_", "all_to_all_into", "barrier"),
-    *("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all"),
-):
-    torch.fx.node.has_side_effect(getattr(OPERATORS, _name).default)
+_ALL = [
+    getattr(OPERATORS, name).default
+    for name in (
+        *("all_reduce_", "all_reduce_add_rms_norm_", "all_gather_into", "reduce_scatter_into"),
+        *("broadcast_", "all_to_all_into", "barrier"),
+        *("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all"),
+    )
+]
+for _operator in _ALL:
+    torch.fx.node.has_side_effect(_operator)
+graph_order.keep_order(_ALL)

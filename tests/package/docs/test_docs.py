@@ -21,7 +21,8 @@ LONGEST = 130  # lines of the front page
 AS_USERS_DO = ("train", "trainer", "notebook", "on_ray")
 # An example that imports one of them needs it.
 OTHERS = (
-    "accelerate", "cloudpickle", "deepspeed", "lightning", "ray", "torchmetrics", "transformers",
+    "accelerate", "cloudpickle", "deepspeed", "lightning", "ray", "sglang", "torchmetrics",
+    "transformers", "vllm",
 )  # fmt: skip
 
 
