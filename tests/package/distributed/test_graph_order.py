@@ -10,11 +10,10 @@ from support.ranks import World
 import fastcomm.distributed as fd
 from fastcomm._distributed.operators import OPERATORS
 
-# A graph that an earlier fastcomm has compiled is found by what the program says.
-ANEW = {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
-
 
 def _name(world: World) -> str:
+    # A graph that an earlier fastcomm has compiled is found by what the program says.
+    torch.compiler.config.force_disable_caches = True
     world.init()
     name: str = dist.group.WORLD.group_name
     return name
@@ -26,7 +25,7 @@ def _read_in_turn(x: torch.Tensor, name: str, rank: int) -> tuple[torch.Tensor, 
     return (triple, double.sum()) if rank == 0 else (double, triple.sum())
 
 
-@on_ranks(2, environment=ANEW)
+@on_ranks(2)
 def test_ranks_that_read_different_results(world: World) -> None:
     name, x = _name(world), torch.full((64,), float(world.rank + 1))
     expected = _read_in_turn(x, name, world.rank)
@@ -47,7 +46,7 @@ def _large_and_small(x: torch.Tensor, name: str) -> tuple[torch.Tensor, ...]:
     return small.sum() + total, highest, kept
 
 
-@on_ranks(2, environment=ANEW)
+@on_ranks(2)
 def test_a_rank_that_is_not_compiled(world: World) -> None:
     name, x = _name(world), torch.full((64,), float(world.rank + 1))
     expected = _large_and_small(x, name)
