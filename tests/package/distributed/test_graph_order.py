@@ -14,6 +14,7 @@ from fastcomm._distributed.operators import OPERATORS
 def _name(world: World) -> str:
     # A graph that an earlier fastcomm has compiled is found by what the program says.
     torch.compiler.config.force_disable_caches = True
+    torch._inductor.config.cpp.vec_isa_ok = False  # it would be found out anew
     world.init()
     name: str = dist.group.WORLD.group_name
     return name
