@@ -1,4 +1,4 @@
-// A call that is nothing but a sum in place or a barrier, by the parts that it has.
+// A call that is nothing but a sum or a barrier, by the parts that it has.
 #pragma once
 
 #include <cstdint>

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -22,9 +22,9 @@ _ordered: set[OpOverload] = set()
 _last: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 
 
-def keep_order(operators: Iterable[OpOverload]) -> None:
-    """Have torch.compile and AOTInductor leave the order of these operators alone."""
-    _ordered.update(operators)
+def keep_order(operator: OpOverload) -> None:
+    """Have torch.compile and AOTInductor leave its place among other such operators alone."""
+    _ordered.add(operator)
 
 
 def while_tracing() -> None:

@@ -24,7 +24,14 @@ OPERATORS = torch.ops.fastcomm
 Splits = Sequence[int] | None
 
 
-def _register_fake(name: str) -> Callable[[Callable[..., Any]], None]:
+def _collective(name: str) -> Callable[[Callable[..., Any]], None]:
+    """Register what an operator returns when it is traced, and that it is a collective.
+
+    That is one on every rank: it is not left out where a rank does not read its result, and keeps
+    its place among the others.
+    """
+    operator = getattr(OPERATORS, name).default
+
     def register(fake: Callable[..., Any]) -> None:
         @functools.wraps(fake)
         def traced(*arguments: Any, **options: Any) -> Any:
@@ -32,6 +39,8 @@ def _register_fake(name: str) -> Callable[[Callable[..., Any]], None]:
             return fake(*arguments, **options)
 
         torch.library.register_fake(f"fastcomm::{name}", traced)
+        torch.fx.node.has_side_effect(operator)
+        graph_order.keep_order(operator)
 
     return register
 
@@ -46,12 +55,12 @@ def _rank(group_name: str) -> int:
     return rank
 
 
-@_register_fake("all_reduce_")
+@_collective("all_reduce_")
 def _(tensor: torch.Tensor, group_name: str, op: str = "sum") -> None:
     return None
 
 
-@_register_fake("all_reduce_add_rms_norm_")
+@_collective("all_reduce_add_rms_norm_")
 def _(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, group_name: str
 ) -> None:
@@ -62,22 +71,22 @@ def _(
         )
 
 
-@_register_fake("all_gather_into")
+@_collective("all_gather_into")
 def _(output: torch.Tensor, tensor: torch.Tensor, group_name: str) -> None:
     return None
 
 
-@_register_fake("reduce_scatter_into")
+@_collective("reduce_scatter_into")
 def _(output: torch.Tensor, tensor: torch.Tensor, group_name: str, op: str = "sum") -> None:
     return None
 
 
-@_register_fake("broadcast_")
+@_collective("broadcast_")
 def _(tensor: torch.Tensor, group_src: int, group_name: str) -> None:
     return None
 
 
-@_register_fake("all_to_all_into")
+@_collective("all_to_all_into")
 def _(
     output: torch.Tensor,
     tensor: torch.Tensor,
@@ -88,33 +97,33 @@ def _(
     return None
 
 
-@_register_fake("barrier")
+@_collective("barrier")
 def _(group_name: str) -> None:
     # Without it, nothing of the arguments would be made up, and a traced call would be a real one.
     return None
 
 
-@_register_fake("all_reduce")
+@_collective("all_reduce")
 def _(tensor: torch.Tensor, group_name: str, op: str = "sum") -> torch.Tensor:
     return torch.empty_like(tensor, memory_format=torch.contiguous_format)
 
 
-@_register_fake("all_gather")
+@_collective("all_gather")
 def _(tensor: torch.Tensor, group_name: str) -> torch.Tensor:
     return tensor.new_empty((_size(group_name) * tensor.shape[0], *tensor.shape[1:]))
 
 
-@_register_fake("reduce_scatter")
+@_collective("reduce_scatter")
 def _(tensor: torch.Tensor, group_name: str, op: str = "sum") -> torch.Tensor:
     return tensor.new_empty((tensor.shape[0] // _size(group_name), *tensor.shape[1:]))
 
 
-@_register_fake("broadcast")
+@_collective("broadcast")
 def _(tensor: torch.Tensor, group_src: int, group_name: str) -> torch.Tensor:
     return torch.empty_like(tensor, memory_format=torch.contiguous_format)
 
 
-@_register_fake("all_to_all")
+@_collective("all_to_all")
 def _(
     tensor: torch.Tensor, output_splits: Splits, input_splits: Splits, group_name: str
 ) -> torch.Tensor:
@@ -179,16 +188,3 @@ for _name, _derive, _remember in (
     ("all_to_all", _derive_all_to_all, _remember_splits),
 ):
     torch.library.register_autograd(f"fastcomm::{_name}", _derive, setup_context=_remember)
-
-# A collective is one on every rank: one that a rank does not read must not be left out there.
-_ALL = [
-    getattr(OPERATORS, name).default
-    for name in (
-        *("all_reduce_", "all_reduce_add_rms_norm_", "all_gather_into", "reduce_scatter_into"),
-        *("broadcast_", "all_to_all_into", "barrier"),
-        *("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all"),
-    )
-]
-for _operator in _ALL:
-    torch.fx.node.has_side_effect(_operator)
-graph_order.keep_order(_ALL)

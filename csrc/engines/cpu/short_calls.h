@@ -1,5 +1,4 @@
-// Calls of one step whose message is short, without an Operation: sums in place of plain numbers,
-// and barriers.
+// Calls of one step whose message is short, without an Operation: sums and barriers.
 //
 // A call of some bytes waits for its peer for less than a microsecond. Then it costs more to make
 // an operation, to queue it and to take it out again than to carry it out: between two calls a

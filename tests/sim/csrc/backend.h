@@ -16,11 +16,10 @@
 // PREMUL_SUM.
 #pragma once
 
-#include <Python.h>
-
 #include <map>
 #include <mutex>
 
+#include "c10d/edge/without_gil.h"
 #include "communicators.h"
 #include "copies.h"
 #include "line.h"
@@ -29,19 +28,7 @@ namespace sim {
 
 constexpr const char* kBackendName = "simccl";
 
-/// Releases the GIL for as long as this lives, if the thread holds it.
-class WithoutGil {
- public:
-  WithoutGil() : state_(Py_IsInitialized() && PyGILState_Check() ? PyEval_SaveThread() : nullptr) {}
-  ~WithoutGil() {
-    if (state_ != nullptr) PyEval_RestoreThread(state_);
-  }
-  WithoutGil(const WithoutGil&) = delete;
-  WithoutGil& operator=(const WithoutGil&) = delete;
-
- private:
-  PyThreadState* state_;
-};
+using fastcomm::WithoutGil;
 
 class SimBackend final : public ::c10d::Backend {
  public:
