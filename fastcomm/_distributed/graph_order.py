@@ -18,12 +18,24 @@ import torch
 from torch._ops import OpOverload
 
 _ordered: set[OpOverload] = set()
+# Operators that call graphs of their own, which may hold collectives.
+_WITH_GRAPHS = [
+    getattr(torch.ops.higher_order, name)
+    for name in ("cond", "while_loop", "while_loop_stack_output", "invoke_subgraph")
+    if hasattr(torch.ops.higher_order, name)
+]
 # The buffer of the collective that was lowered last, by graph.
 _last: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 
 
 def keep_order(operator: OpOverload) -> None:
-    """Have torch.compile and AOTInductor leave its place among other such operators alone."""
+    """Have torch.compile and AOTInductor leave its place among other such operators alone.
+
+    It is called, too, where nothing is read of what it returns.
+    """
+    torch.fx.node.has_side_effect(operator)
+    for caller in _WITH_GRAPHS:
+        torch.fx.node.has_side_effect(caller)
     _ordered.add(operator)
 
 
@@ -48,6 +60,15 @@ def _teach_inductor() -> None:
         lowering.add_layout_constraint(operator, lowering.constrain_to_fake_tensors)
         lower = _behind_the_last(lowering.fallback_handler(operator))
         lowering.register_lowering(operator, type_promotion_kind=None)(lower)
+    for caller in _WITH_GRAPHS:
+        if caller in lowering.lowerings:
+            lowering.lowerings[caller] = _ordered_with_its_graphs(lowering.lowerings[caller])
+
+
+def _calls_ordered(module: torch.nn.Module) -> bool:
+    """Return whether a graph calls such an operator, or a graph within it does."""
+    graphs = [each.graph for each in module.modules() if isinstance(each, torch.fx.GraphModule)]
+    return any(node.target in _ordered for graph in graphs for node in graph.nodes)
 
 
 def _unless_it_moves(reorder: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -55,10 +76,28 @@ def _unless_it_moves(reorder: Callable[[Any], None]) -> Callable[[Any], None]:
 
     @functools.wraps(reorder)
     def reordered(graph: Any) -> None:
-        if not any(node.target in _ordered for node in graph.nodes):
+        if not _calls_ordered(graph.owning_module):
             reorder(graph)
 
     return reordered
+
+
+def _always() -> bool:
+    return True
+
+
+def _ordered_with_its_graphs(lower: Callable[..., Any]) -> Callable[..., Any]:
+    """Keep the place of what calls graphs, if one of them holds collectives."""
+    from torch._inductor.ir import Subgraph
+
+    in_order = _behind_the_last(lower)
+
+    @functools.wraps(lower)
+    def lowered(*arguments: Any, **options: Any) -> Any:
+        graphs = [each.graph_module for each in arguments if isinstance(each, Subgraph)]
+        return (in_order if any(map(_calls_ordered, graphs)) else lower)(*arguments, **options)
+
+    return lowered
 
 
 def _behind_the_last(lower: Callable[..., Any]) -> Callable[..., Any]:
@@ -71,6 +110,7 @@ def _behind_the_last(lower: Callable[..., Any]) -> Callable[..., Any]:
         before = len(graph.operations)
         result = lower(*arguments, **options)
         for operation in graph.operations[before:]:
+            operation.has_side_effects = _always
             if operation.get_device() is None:
                 # Of a barrier. Kernels in front of what has no device would be written behind it.
                 operation.layout = NoneLayout(device=torch.device("cpu"))

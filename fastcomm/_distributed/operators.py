@@ -39,7 +39,6 @@ def _collective(name: str) -> Callable[[Callable[..., Any]], None]:
             return fake(*arguments, **options)
 
         torch.library.register_fake(f"fastcomm::{name}", traced)
-        torch.fx.node.has_side_effect(operator)
         graph_order.keep_order(operator)
 
     return register

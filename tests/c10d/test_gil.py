@@ -1,17 +1,18 @@
-"""A group dropped while Gloo, which serves it, needs Python: no thread is joined with the GIL."""
+"""No thread is joined, and no rank waited for, with the GIL: groups that are dropped, and waits."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import sys
+import threading
 import time
 from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.distributed as dist
-from support.on_ranks import on_ranks
+from support.on_ranks import TRANSPORTS, on_ranks
 from support.patience import SOON
 from support.ranks import World
 from torch.nn.parallel import DistributedDataParallel
@@ -81,3 +82,45 @@ def test_whoever_lets_a_group_go_leaves_the_gil_to_gloo(world: World, last: str)
         del backend
         models.clear()
     assert called == [0]
+
+
+def _wait_with_the_gil(tensor: torch.Tensor) -> None:
+    """Wait for the work of a tensor as compiled C++ does, which has come from Python."""
+    library = ctypes.PyDLL(os.path.join(torch.__path__[0], "lib", "libtorch_cpu.so"))
+    capsule = torch._C._aoti.unsafe_alloc_void_ptrs_from_tensors([tensor])[0]
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    handles = ctypes.c_void_p(pointer(capsule, None)), ctypes.c_void_p()
+    assert library.aoti_torch_cpu__c10d_functional_wait_tensor(handles[0], ctypes.byref(handles[1])) == 0
+
+
+@on_ranks(2, environments=TRANSPORTS)
+def test_compiled_code_that_waits_leaves_python_to_other_threads(world: World) -> None:
+    """A reduction, a message and calls in a block, each begun by rank 1 when a thread of rank 0 says so."""
+    world.init()
+
+    def message(tensor: torch.Tensor) -> dist.Work | None:
+        return dist.irecv(tensor, 1) if world.rank == 0 else dist.isend(tensor, 0)
+
+    def block(tensor: torch.Tensor) -> dist.Work:
+        with dist._coalescing_manager(async_ops=True) as manager:
+            dist.all_reduce(tensor)
+        work: dist.Work = manager.works[-1]
+        return work
+
+    begin = {
+        "reduction": lambda tensor: dist.all_reduce(tensor, async_op=True),
+        "message": message,
+        "block": block,
+    }
+    for name, call in begin.items():
+        tensor = torch.full((4,), float(world.rank))
+        if world.rank == 1:
+            world.hear(name)
+            call(tensor).wait()
+            continue
+        torch._C._distributed_c10d._register_work(tensor, call(tensor))
+        timer = threading.Timer(0.3, world.tell, (name,))
+        timer.start()
+        _wait_with_the_gil(tensor)
+        assert tensor.tolist() == [1.0] * 4

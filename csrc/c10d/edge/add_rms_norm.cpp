@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "c10d/edge/library.h"
-#include "c10d/edge/without_gil.h"
+#include "c10d/life/without_gil.h"
 #include "kernels/add_rms_norm_cpu.h"
 #include "tensors/dtype.h"
 

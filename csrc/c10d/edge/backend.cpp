@@ -8,7 +8,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "c10d/edge/shared_tensor.h"
-#include "c10d/edge/without_gil.h"
+#include "c10d/life/without_gil.h"
 #include "c10d/life/aside.h"
 #include "c10d/life/exception.h"
 #include "c10d/life/groups.h"

@@ -13,7 +13,7 @@
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 
 #include "c10d/edge/direct_call.h"
-#include "c10d/edge/without_gil.h"
+#include "c10d/life/without_gil.h"
 #include "tensors/accelerator.h"
 
 namespace fastcomm {

@@ -2,6 +2,7 @@
 
 #include "c10d/life/exception.h"
 #include "c10d/life/hooks.h"
+#include "c10d/life/without_gil.h"
 
 namespace fastcomm {
 
@@ -94,6 +95,7 @@ bool PeerWork::isCompleted() {
 
 bool PeerWork::wait(std::chrono::milliseconds timeout) {
   if (!is_settled()) {
+    const WithoutGil no_gil;
     translating(
         [&] { group_->wait(*operation_, timeout_, deadline_of_wait(timeout), g_interrupt_check); });
   }

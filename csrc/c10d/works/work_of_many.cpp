@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "c10d/life/without_gil.h"
 #include "core/clock.h"
 
 namespace fastcomm {
@@ -25,6 +26,7 @@ bool WorkOfMany::isSuccess() const {
 }
 
 bool WorkOfMany::wait(std::chrono::milliseconds timeout) {
+  const WithoutGil no_gil;
   const bool forever = timeout == kNoTimeout;
   const Deadline deadline = deadline_of_wait(timeout);
   for (const WorkPtr& work : works_) {

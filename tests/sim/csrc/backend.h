@@ -19,7 +19,7 @@
 #include <map>
 #include <mutex>
 
-#include "c10d/edge/without_gil.h"
+#include "c10d/life/without_gil.h"
 #include "communicators.h"
 #include "copies.h"
 #include "line.h"

@@ -5,6 +5,7 @@
 
 #include "c10d/life/exception.h"
 #include "c10d/life/hooks.h"
+#include "c10d/life/without_gil.h"
 
 namespace fastcomm {
 
@@ -39,6 +40,7 @@ bool CudaWork::isCompleted() {
 }
 
 bool CudaWork::wait(std::chrono::milliseconds timeout) {
+  const WithoutGil no_gil;
   if (timeout != kNoTimeout) translating([&] { wait_on_host(deadline_of_wait(timeout)); });
   const bool settled = Work::isCompleted() || (flight_ != nullptr && flight_->ended_well());
   if (const auto error = settled ? nullptr : call_.group->failure()) end(error);

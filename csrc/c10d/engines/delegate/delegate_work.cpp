@@ -11,6 +11,7 @@
 #include "c10d/life/exception.h"
 #include "c10d/life/hooks.h"
 #include "c10d/life/watch.h"
+#include "c10d/life/without_gil.h"
 #include "core/call_site.h"
 #include "core/thread_name.h"
 
@@ -157,6 +158,7 @@ bool DelegateWork::is_over() {
 }
 
 bool DelegateWork::wait(std::chrono::milliseconds timeout) {
+  const WithoutGil no_gil;
   if (on_device() || !is_over()) {
     const Deadline deadline = deadline_of_wait(timeout);
     translating([&] {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "c10d/life/exception.h"
+#include "c10d/life/without_gil.h"
 
 namespace fastcomm {
 
@@ -72,6 +73,7 @@ bool HostPeerWork::isCompleted() {
 }
 
 bool HostPeerWork::wait(std::chrono::milliseconds timeout) {
+  const WithoutGil no_gil;
   const Deadline deadline = deadline_of_wait(timeout);
   const bool done = PeerWork::wait(timeout);  // also returns when it has been taken back
   const WorkPtr other = this->other();

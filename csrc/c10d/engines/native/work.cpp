@@ -2,6 +2,7 @@
 
 #include "c10d/life/exception.h"
 #include "c10d/life/hooks.h"
+#include "c10d/life/without_gil.h"
 
 namespace fastcomm {
 
@@ -39,6 +40,7 @@ void NativeWork::complete(const std::exception_ptr& error) {
 
 bool NativeWork::wait(std::chrono::milliseconds timeout) {
   if (!isCompleted()) {
+    const WithoutGil no_gil;
     translating([&] { group_->wait(*operation_, deadline_of_wait(timeout), g_interrupt_check); });
   }
   if (const auto error = exception()) std::rethrow_exception(error);

@@ -5,7 +5,8 @@
 
 namespace fastcomm {
 
-/// Releases the GIL while it lives, if the thread holds it.
+/// Releases the GIL while it lives, if the thread holds it. Python's own calls of torch come
+/// without it; compiled C++ (AOTInductor, inductor's cpp_wrapper) calls and waits with it.
 class WithoutGil {
  public:
   WithoutGil() : state_(Py_IsInitialized() && PyGILState_Check() ? PyEval_SaveThread() : nullptr) {}
