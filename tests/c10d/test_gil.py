@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -90,31 +91,28 @@ def _wait_with_the_gil(tensor: torch.Tensor) -> None:
     capsule = torch._C._aoti.unsafe_alloc_void_ptrs_from_tensors([tensor])[0]
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    handles = ctypes.c_void_p(pointer(capsule, None)), ctypes.c_void_p()
-    assert library.aoti_torch_cpu__c10d_functional_wait_tensor(handles[0], ctypes.byref(handles[1])) == 0
+    wait, result = library.aoti_torch_cpu__c10d_functional_wait_tensor, ctypes.c_void_p()
+    assert wait(ctypes.c_void_p(pointer(capsule, None)), ctypes.byref(result)) == 0
 
 
 @on_ranks(2, environments=TRANSPORTS)
 def test_compiled_code_that_waits_leaves_python_to_other_threads(world: World) -> None:
-    """A reduction, a message and calls in a block, each begun by rank 1 when a thread of rank 0 says so."""
+    """Reductions, messages and blocks: rank 1 begins when a thread of rank 0 tells it to."""
     world.init()
 
-    def message(tensor: torch.Tensor) -> dist.Work | None:
+    def message(tensor: torch.Tensor) -> Any:
         return dist.irecv(tensor, 1) if world.rank == 0 else dist.isend(tensor, 0)
 
-    def block(tensor: torch.Tensor) -> dist.Work:
+    def block(tensor: torch.Tensor) -> Any:
         with dist._coalescing_manager(async_ops=True) as manager:
             dist.all_reduce(tensor)
-        work: dist.Work = manager.works[-1]
-        return work
+        return manager.works[-1]
 
-    begin = {
-        "reduction": lambda tensor: dist.all_reduce(tensor, async_op=True),
-        "message": message,
-        "block": block,
-    }
-    for name, call in begin.items():
-        tensor = torch.full((4,), float(world.rank))
+    def reduction(tensor: torch.Tensor) -> Any:
+        return dist.all_reduce(tensor, async_op=True)
+
+    for call in (reduction, message, block):
+        name, tensor = call.__name__, torch.full((4,), float(world.rank))
         if world.rank == 1:
             world.hear(name)
             call(tensor).wait()

@@ -8,12 +8,12 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "c10d/edge/shared_tensor.h"
-#include "c10d/life/without_gil.h"
 #include "c10d/life/aside.h"
 #include "c10d/life/exception.h"
 #include "c10d/life/groups.h"
 #include "c10d/life/hooks.h"
 #include "c10d/life/store_bootstrap.h"
+#include "c10d/life/without_gil.h"
 #include "transport/fork.h"
 
 namespace fastcomm {
