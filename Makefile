@@ -33,7 +33,7 @@ BUILD_TOOLS := $(addprefix tools/,build_host.py build_record.py cuda_toolkit.py 
 # Folders are listed too: their time changes when a file comes or goes.
 SOURCES := setup.py pyproject.toml $(BUILD_TOOLS) $(shell find csrc) fastcomm/__init__.py
 
-.PHONY: help build wheels gpu-build gpu-programs test release-check conformance soak demo bench tables fuzz lint format compdb gpu-check clean distclean FORCE
+.PHONY: help build wheels gpu-build gpu-programs test release-check conformance soak demo bench tables site fuzz lint format compdb gpu-check clean distclean FORCE
 
 help: ## list the targets
 	@sed -n -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 23
@@ -61,6 +61,9 @@ bench: $(STAMPS)/build ## the microbenchmarks; arguments in ARGS
 
 tables: $(STAMPS)/build ## make the tables of the documents anew from the records
 	$(BIN)/python tools/doc_tables.py $(ARGS)
+
+site: $(STAMPS)/build ## the documents for a browser: build/site/index.html; ARGS="--into FOLDER --base /path/"
+	$(BIN)/python tools/docs_site.py $(ARGS)
 
 fuzz: $(STAMPS)/dev ## a million hostile handshakes under libFuzzer; needs clang; ARGS="--runs 10000"
 	$(BIN)/python tests/fuzz/run.py $(ARGS)
