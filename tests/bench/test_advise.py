@@ -57,7 +57,7 @@ def test_the_committed_record() -> None:
         assert row["error"] == pytest.approx(row["seconds"] / row["measured"] - 1)
     counts = [tuple(map(int, text.split(" of "))) for _, text in advise.summary(rows)]
     assert all(near >= 0.9 * all_of_them >= 9 for near, all_of_them in counts)
-    evidence = (ROOT / "docs" / "verification.md").read_text()
+    evidence = (ROOT / "docs" / "verification" / "tools.md").read_text()
     told = "{} of {}, {} of {} where repeats differ by less than 5 %, and {} of {} answers"
     assert told.format(*itertools.chain(*counts)) in evidence
 

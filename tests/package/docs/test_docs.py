@@ -16,6 +16,7 @@ from support.patience import ENDS
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 PAGES += sorted((ROOT / "docs" / "frameworks").glob("*.md"))
+PAGES += sorted((ROOT / "docs" / "verification").glob("*.md"))
 LONGEST = 130  # lines of the front page
 # Of these the start is tested, too; what the others do is run in processes that have torch loaded.
 AS_USERS_DO = ("train", "trainer", "notebook", "on_ray")
@@ -113,7 +114,7 @@ def test_the_front_page_is_short() -> None:
     assert len(PAGES[0].read_text().splitlines()) <= LONGEST
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
     for link in re.findall(r"\]\(([^)]+)\)", text):
