@@ -90,32 +90,21 @@ def report(files: Mapping[str, float], outcomes: Counter[str], steps: Mapping[st
     return "\n".join(lines)
 
 
-def table() -> str:
-    """Return the first and the newest record side by side: all steps, the longest files."""
-    first, last = records()[0], records()[-1]
-    rows = [f"| | {first['name']} | {last['name']} |", "|---|---|---|"]
-    names = dict.fromkeys([*last["steps"], *first["steps"]])
-    for kind, shown in (("steps", list(names)), ("files", most_changed(first, last))):
-        for name in shown:
-            cells = (f"{of[kind][name]:.0f}" if name in of[kind] else "" for of in (first, last))
-            rows.append(f"| {name} | {' | '.join(cells)} |")
+def table(count: int = 12) -> str:
+    """Return the newest record: its steps and its longest files, without what takes no time."""
+    newest = records()[-1]
+    steps = {name: time for name, time in newest["steps"].items() if time >= SECONDS}
+    files = sorted(newest["files"].items(), key=lambda item: -item[1])[:count]
+    rows = [f"| | {newest['name']} |", "|---|---|"]
+    rows += [f"| {name} | {time:.0f} |" for name, time in [*steps.items(), *files]]
     return "\n".join(rows)
-
-
-def most_changed(first: Mapping[str, Any], last: Mapping[str, Any], count: int = 20) -> list[str]:
-    """Return the files that take longest in either of two records."""
-    longest_in = {
-        name: max(first["files"].get(name, 0), time)
-        for name, time in {**first["files"], **last["files"]}.items()
-    }
-    return sorted(longest_in, key=lambda name: -longest_in[name])[:count]
 
 
 def main() -> None:
     """Report, and record if told to."""
     parser = argparse.ArgumentParser(description="What the tests took, and what grew.")
     parser.add_argument("results", type=Path, nargs="*", help="files that pytest --junitxml wrote")
-    parser.add_argument("--table", action="store_true", help="print the first and newest record")
+    parser.add_argument("--table", action="store_true", help="print the newest record")
     parser.add_argument("--steps", type=Path, help="lines of seconds, a tab and a step's name")
     parser.add_argument("--record", metavar="NAME", help="add these times to docs/durations.json")
     options = parser.parse_args()

@@ -28,7 +28,7 @@ RECORD = ROOT / "docs" / "wheels.json"
 LONGEST_INSTALL = 20.0  # seconds
 TOOLS = ("numpy", "pytest", "hypothesis")  # of the tests
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")  # that torch has wheels for
-HEADS = ("Python", "wheel", "torch", "installed in", "torch's tests")
+HEADS = ("Python", "torch", "installed in")  # and what torch's tests came to
 SAY = (
     "import json, torch; from fastcomm import _native;"
     "print(json.dumps([str(torch.__version__), _native.load().__file__]))"
@@ -96,17 +96,16 @@ def with_rows(
     return [*rest, {**new, "rows": sorted(merged, key=lambda row: str(row["torch"]))}]
 
 
-def rows(recorded: list[dict[str, Any]], python: str) -> list[list[str]]:
+def rows(recorded: list[dict[str, Any]], python: str, outcomes: list[str]) -> list[list[str]]:
     """Return what has been recorded for "3.11" as rows of the table; a row too if nothing has."""
-    found = []
-    for made in recorded:
-        if minor_of(made["python"]) != python:
-            continue
-        for row in made["rows"]:
-            counts = ", ".join(f"{count} {what}" for what, count in row["conformance"].items())
-            size = f"{made['bytes'] / 2**20:.1f} MiB"
-            found.append([python, size, row["torch"], f"{row['install_seconds']} s", counts])
-    return found or [[python, "not tried", "", "", ""]]
+    found = [
+        [python, row["torch"], f"{row['install_seconds']} s"]
+        + [str(row["conformance"].get(outcome, 0)) for outcome in outcomes]
+        for made in recorded
+        if minor_of(made["python"]) == python
+        for row in made["rows"]
+    ]
+    return found or [[python, "not tried", *[""] * (1 + len(outcomes))]]
 
 
 def print_table(style: str) -> None:
@@ -114,8 +113,11 @@ def print_table(style: str) -> None:
     from tabulate import tabulate
 
     recorded = json.loads(RECORD.read_text())
-    table = [row for python in PYTHONS for row in rows(recorded, python)]
-    print(tabulate(table, HEADS, tablefmt=style, disable_numparse=True))
+    outcomes = sorted(
+        {name for made in recorded for row in made["rows"] for name in row["conformance"]}
+    )
+    table = [row for python in PYTHONS for row in rows(recorded, python, outcomes)]
+    print(tabulate(table, [*HEADS, *outcomes], tablefmt=style, disable_numparse=True))
 
 
 def main(arguments: list[str] | None = None) -> int:
