@@ -77,9 +77,10 @@ def write_versions(folder: Path, base: str) -> None:
 def build(site: Path, base: str) -> int:
     """Build a site with Sphinx, and return its exit status."""
     environment = {**os.environ, "FASTCOMM_SITE_VERSIONS": f"{base}versions.json"}
-    made = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html"]
+    # -E: what conf.py makes of pages is nothing that Sphinx would see a change of.
+    strictly = [sys.executable, "-m", "sphinx", "-q", "-E", "-W", "--keep-going", "-b", "html"]
     doctrees = str(ROOT / "build" / "doctrees")
-    command = [*made, "-d", doctrees, str(ROOT / "docs"), str(site)]
+    command = [*strictly, "-d", doctrees, str(ROOT / "docs"), str(site)]
     return subprocess.run(command, env=environment).returncode
 
 
