@@ -1,4 +1,4 @@
-"""A model over two devices, for want of room on one; with more devices each half has replicas.
+"""A model over two devices, each with half of it; where there are more, each half has replicas.
 
     python docs/examples/model_parallel.py
 

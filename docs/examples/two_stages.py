@@ -3,7 +3,7 @@
     python docs/examples/two_stages.py
 
 A stage may be a DataParallel, which gives its results to any device, here to the next stage's.
-Autograd, too, runs each device's part of the backward pass in a thread of its own, but on the CPU.
+Autograd runs each device's part of the backward pass in a thread of its own, except on the CPU.
 """
 
 from __future__ import annotations
