@@ -12,7 +12,6 @@ import os
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 import fastcomm
 
@@ -21,7 +20,7 @@ def train(device: torch.device, steps: int = 20) -> list[torch.Tensor]:
     """Train a small model on this rank's part of the data; returns its weights, on the CPU."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 8)).to(device)
-    ddp = DistributedDataParallel(model, gradient_as_bucket_view=True)
+    ddp = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05, momentum=0.9)
     torch.manual_seed(1 + dist.get_rank())
     for _ in range(steps):

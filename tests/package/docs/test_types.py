@@ -63,7 +63,8 @@ DistributedDataParallel(torch.nn.Linear(2, 2), max_norm="1")  # wrong
 
 def examples() -> dict[str, str]:
     """Return the whole scripts of README.md and docs/, by a name for a file."""
-    return {
+    files = sorted((ROOT / "docs" / "examples").glob("*.py"))
+    return {f"examples_{path.stem}": path.read_text() for path in files} | {
         f"{page.stem}_{name}".replace("-", "_").lower(): code
         for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
         for code in re.findall(r"```python\n(# \w+\.py.*?)```", page.read_text(), re.DOTALL)
