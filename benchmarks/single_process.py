@@ -13,6 +13,9 @@ wall's.
 "floor" is what moving the bytes costs alone: one flat tensor copied or added by torch into memory
 that stands already.
 
+A batch is cut into a chunk for each replica, and joined again: torch's side copies each chunk, and
+calls ``torch.cat``, as its code for CUDA devices does. Chunks go to memory that stands already.
+
 Lists: 3,000 tensors of 3,500 floats, and the parameters of ResNet-50 and of 12 transformer layers
 of width 768. A training step of DataParallel is compared with the bare work of replicas that exist
 already: what is beyond that is overhead.
@@ -155,6 +158,9 @@ MODELS = {
 }
 
 
+BATCHES = {"64 images": (64, 3, 224, 224)}
+
+
 def in_turn(
     sides: dict[str, Callable[[], Any]], repeats: int, label: str
 ) -> dict[str, list[float]]:
@@ -221,24 +227,62 @@ def measure_lists(name: str, replicas: int, repeats: int, device: str) -> list[d
         },
     }
     size = sum(t.nbytes for t in tensors)
-    rows = []
     expect_copies(tensors, sides["broadcast_coalesced"])
     expect_sums(sides["reduce_add_coalesced"])
-    for operation, both in sides.items():
-        times = columns(in_turn_on_device(both, repeats, device))
-        ms = times["median_ms"]
-        rows.append(
-            {
-                "operation": operation,
-                "tensors": name,
-                "bytes": size,
-                "replicas": replicas,
-                **times,
-                "times_faster": round(ms["torch"] / ms["fastcomm"], 2),
-            }
-        )
+    rows = [
+        _row(operation, name, size, replicas, both, repeats, device)
+        for operation, both in sides.items()
+    ]
     comm.empty_cache()
     return rows
+
+
+def measure_batch(name: str, replicas: int, repeats: int, device: str) -> list[dict[str, Any]]:
+    batch = torch.randn(BATCHES[name], device=device)
+    chunks = [torch.empty_like(chunk) for chunk in batch.chunk(replicas)]
+    whole = torch.empty_like(batch)
+
+    def copy_each() -> list[torch.Tensor]:
+        parts = zip(chunks, batch.chunk(replicas), strict=True)
+        return [chunk.copy_(part) for chunk, part in parts]
+
+    sides: dict[str, dict[str, Callable[[], Any]]] = {
+        "scatter": {
+            "floor": lambda: whole.copy_(batch),
+            "torch": copy_each,
+            "fastcomm": lambda: comm.scatter(batch, out=chunks),
+        },
+        "gather": {
+            "floor": lambda: whole.copy_(batch),
+            "torch": lambda: torch.cat(chunks),
+            "fastcomm": lambda: comm.gather(chunks, destination=device),
+        },
+    }
+    rows = []
+    for operation, both in sides.items():
+        results = [both[side]() for side in ("torch", "fastcomm")]
+        for result in results if operation == "gather" else map(torch.cat, results):
+            if not torch.equal(result, batch):
+                raise RuntimeError(f"{operation} has wrong bits")
+        rows.append(_row(operation, name, batch.nbytes, replicas, both, repeats, device))
+    comm.empty_cache()
+    return rows
+
+
+def _row(
+    operation: str,
+    name: str,
+    size: int,
+    replicas: int,
+    sides: dict[str, Callable[[], Any]],
+    repeats: int,
+    device: str,
+) -> dict[str, Any]:
+    times = columns(in_turn_on_device(sides, repeats, device))
+    ms = times["median_ms"]
+    faster = round(ms["torch"] / ms["fastcomm"], 2)
+    of = {"operation": operation, "tensors": name, "bytes": size, "replicas": replicas}
+    return {**of, **times, "times_faster": faster}
 
 
 def measure_step(name: str, replicas: int, repeats: int, device: str) -> dict[str, Any]:
@@ -295,6 +339,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--repeats", type=int, default=15, help="of each side (default 15)")
     parser.add_argument("--replicas", type=int, nargs="+", default=[2, 4])
+    parser.add_argument("--batches", nargs="*", choices=list(BATCHES), default=list(BATCHES))
     parser.add_argument("--lists", nargs="*", choices=list(LISTS), default=list(LISTS))
     parser.add_argument("--models", nargs="*", choices=list(MODELS), default=list(MODELS))
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
@@ -305,7 +350,8 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"median milliseconds              replicas      torch   fastcomm{apart}")
     for replicas in chosen.replicas:
         how = (replicas, chosen.repeats, "cpu" if chosen.device == "cpu" else "cuda:0")
-        rows = [row for name in chosen.lists for row in measure_lists(name, *how)]
+        rows = [row for name in chosen.batches for row in measure_batch(name, *how)]
+        rows += [row for name in chosen.lists for row in measure_lists(name, *how)]
         rows += [measure_step(name, *how) for name in chosen.models]
         for row in rows:
             ms = row["median_ms"]

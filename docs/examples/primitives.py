@@ -16,7 +16,7 @@ devices = gpus or [torch.device("cpu")] * 2  # without GPUs two slots of the CPU
 first = devices[0]
 equal = {}
 
-# No row of their own: "DataParallel step" in benchmarks/single_process.py has them in it.
+# The rows "scatter" and "gather" of benchmarks/single_process.py.
 batch = torch.arange(1024.0, device=first).view(-1, 4)
 chunks = comm.scatter(batch, devices)
 parts = zip(chunks, batch.chunk(len(devices)), devices, strict=True)

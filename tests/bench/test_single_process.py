@@ -41,8 +41,10 @@ def test_a_short_run(tmp_path: Path) -> None:
     chosen = ["--lists", "3000 x 3500", "--models", "60 small layers"]
     assert single_process.main([*arguments, *chosen]) == 0
     rows = [json.loads(line) for line in (tmp_path / "r.jsonl").read_text().splitlines()]
-    assert [row["type"] for row in rows] == ["environment", "row", "row", "row"]
-    assert rows[1]["times_faster"] > 0 and rows[3]["overhead_ms"].keys() == {"torch", "fastcomm"}
+    lists = ["broadcast_coalesced", "reduce_add_coalesced"]
+    measured = ["scatter", "gather", *lists, "DataParallel step"]
+    assert [row.get("operation") for row in rows] == [None, *measured]
+    assert rows[1]["times_faster"] > 0 and rows[-1]["overhead_ms"].keys() == {"torch", "fastcomm"}
 
 
 def test_the_page_says_what_was_measured() -> None:
