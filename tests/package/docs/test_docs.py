@@ -75,6 +75,12 @@ def test_an_example_runs_on_ranks(page: str, name: str, code: str, tmp_path: Pat
         assert all(text.startswith("fastcomm, ") for text in said.values()), output
 
 
+@pytest.mark.parametrize("name", ["rms_norm", "packaged"])
+def test_a_script_of_examples_runs_on_ranks(name: str, tmp_path: Path) -> None:
+    ended = scripts.run(tmp_path, str(ROOT / "docs" / "examples" / f"{name}.py"), ranks=2)
+    assert [each.status for each in ended] == [0, 0], ended
+
+
 def _started(program: str, words: str, folder: Path) -> str:
     """Return what a command prints that users type."""
     module = {"torchrun": "torch.distributed.run"}.get(program, program)
