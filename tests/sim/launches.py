@@ -31,19 +31,17 @@ FOR_SLICES = 1 << 20  # large enough for a broadcast in slices
 SLOT = 1024
 HEADER = f"""# Launches of an operation between processes' devices
 
-Written by `python tests/sim/launches.py`, which counts what a captured graph consists of; do not
-edit. {SIZE} ranks, float32. A message is short where what a rank reads of it is no more than
-`FASTCOMM_ONE_SHOT_BYTES`; one round is one that fits into `FASTCOMM_WINDOW_BYTES`, with all of its
-parts. In place: all ranks' tensors are in the group's memory, as of `fastcomm.empty(device=...)`.
-A broadcast goes in slices from 256 KiB on, among more than two ranks with windows in devices'
-memory. A fused reduction is of two gradients, which in place lie end to end.
+Written by `python tests/sim/launches.py` from captured graphs; do not edit. {SIZE} ranks, float32.
+A message is short up to `FASTCOMM_ONE_SHOT_BYTES`; one round fits into `FASTCOMM_WINDOW_BYTES`. In
+place: all tensors are in the group's memory, as of `fastcomm.empty(device=...)`. A broadcast goes
+in slices from 256 KiB on. A fused reduction is of two gradients, in place end to end.
 
 `short` is `short_kernel`, `copy` `multi_copy_kernel`, `reduce` `multi_reduce_kernel` or
 `indirect_reduce_kernel`, `combine` `multi_combine_kernel` (all but sums), `meet` `meeting_kernel`.
-`find` is a meeting that looks up ranks' tensors: in graphs always, else once there are some in the
-group's memory. `pairs` compares sizes, `rest` goes on while others have more. `look`
-(`multi_norm_kernel`, `multi_gradient_kernel`) and the two `norm` find the norm. `spoil`
-(`spoil_kernel`) does nothing unless the operation has failed.
+`find` meets and looks up ranks' tensors: in graphs always, else once there are some in the group's
+memory. `pairs` compares sizes, `rest` goes on while others have more. `look`
+(`multi_norm_kernel`, `multi_gradient_kernel`) and `norm` find the norm. `spoil` (`spoil_kernel`)
+does nothing unless the operation has failed.
 
 | operation | rank | short | one round | launches | in three rounds | in place | launches |
 |---|---|---|---|---|---|---|---|
