@@ -75,7 +75,7 @@ def test_an_example_runs_on_ranks(page: str, name: str, code: str, tmp_path: Pat
         assert all(text.startswith("fastcomm, ") for text in said.values()), output
 
 
-@pytest.mark.parametrize("name", ["rms_norm", "packaged", "accelerated", "fabric"])
+@pytest.mark.parametrize("name", ["rms_norm", "packaged", "accelerated", "fabric", "lit"])
 def test_a_script_of_examples_runs_on_ranks(name: str, tmp_path: Path) -> None:
     script = ROOT / "docs" / "examples" / f"{name}.py"
     skip_without(script.read_text())
