@@ -170,7 +170,8 @@ def counted(rows: Sequence[Row], style: str) -> str:
     """Return the table of how many predictions were right."""
     from tabulate import tabulate
 
-    return tabulate(summary(rows), ("predictions", ""), style, disable_numparse=True)
+    counts: str = tabulate(summary(rows), ("predictions", ""), style, disable_numparse=True)
+    return counts
 
 
 def _all_rows(rows: Sequence[Row]) -> list[dict[str, str]]:
