@@ -163,8 +163,15 @@ def tables(rows: Sequence[Row], style: str, everything: bool) -> str:
     words = 2 if everything else 1  # columns
     aligned = ["left"] * words + ["right"] * (len(shown[0]) - words)
     main = tabulate(shown, "keys", style, colalign=aligned, disable_numparse=True)
-    counts = tabulate(summary(rows), ("predictions", ""), style, disable_numparse=True)
-    return f"{main}\n\n{counts}"
+    return f"{main}\n\n{counted(rows, style)}"
+
+
+def counted(rows: Sequence[Row], style: str) -> str:
+    """Return the table of how many predictions were right."""
+    from tabulate import tabulate
+
+    counts: str = tabulate(summary(rows), ("predictions", ""), style, disable_numparse=True)
+    return counts
 
 
 def _all_rows(rows: Sequence[Row]) -> list[dict[str, str]]:
@@ -245,6 +252,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="record to write, line by line")
     parser.add_argument("--show", type=Path, metavar="FILE", help="a record to show instead")
     parser.add_argument("--all", action="store_true", help="show each prediction")
+    parser.add_argument("--summary", action="store_true", help="show how many were right alone")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="PNG to draw")
     parser.add_argument("--style", default="simple", help="of the table: simple or github")
     options = parser.parse_args(arguments)
@@ -257,7 +265,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             rows += run(options.models.split(","), options.turns)
         if options.json is not None:
             options.json.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    print(tables(rows, options.style, options.all))
+    print(
+        counted(rows, options.style)
+        if options.summary
+        else tables(rows, options.style, options.all)
+    )
     if options.plot is not None:
         write_plot(rows, options.plot)
     return 0

@@ -86,71 +86,66 @@ const std::vector<Setting>& settings() {
             "rank runs on Gloo"),
       number("FASTCOMM_SEGMENT_MB", "4096", Limits{8, 1 << 20}, kMiB, 1,
              &Environment::segment_bytes,
-             "most shared memory that a process may use, for slots and tensors; taken only as "
-             "needed. Less where `ulimit -v` of a rank or `ulimit -f` is low"),
+             "most shared memory of a process, for slots and tensors; taken as needed. Less "
+             "where `ulimit -v` of a rank or `ulimit -f` is low"),
       number("FASTCOMM_ONE_SHOT_BYTES", "0", kPayloadLimits, 1, kPayloadUnit,
              &Environment::payload_bytes,
              "most that goes in one step: a message of `broadcast` or `all_gather`, n - 1 of "
-             "`all_reduce` over n ranks; on devices, what a rank reads. 0: 1 MiB for two ranks of "
-             "the CPU, 256 KiB for more, 64 KiB on devices"),
+             "`all_reduce`; on devices, what a rank reads. 0: 1 MiB for two CPU ranks, 256 KiB "
+             "for more, 64 KiB on devices"),
       number("FASTCOMM_BLOCK_BYTES", "0", kBlockLimits, 1, kBlockUnit, &Environment::block_bytes,
-             "what one step of a longer message moves. 0: the size of a core's second-level cache, "
-             "from 512 KiB to 2 MiB"),
+             "what one step of a longer message moves. 0: a core's second-level cache, from 512 "
+             "KiB to 2 MiB"),
       number("FASTCOMM_HOSTS_SHORT_BYTES", "0", kHostsShortLimits, 1, kPowerOfTwo,
              &Environment::hosts_short_bytes,
-             "between hosts, most that goes by the first rank of each: a message of `broadcast`, a "
-             "sum of a host's ranks; rounded down to a power of two. 0: 64 KiB"),
+             "between hosts, most that goes by the first rank of each; rounded down to a power "
+             "of two. 0: 64 KiB"),
       number("FASTCOMM_HOSTS_CHUNK_BYTES", "0", kBlockLimits, 1, kBlockUnit,
              &Environment::hosts_chunk_bytes,
-             "between hosts, what longer messages are cut into; three chunks are under way, and a "
-             "rank has memory for some copies of each. 0: a sixth of the message, from 1 to 4 "
-             "MiB"),
+             "between hosts, what longer messages are cut into. 0: a sixth of the message, from "
+             "1 to 4 MiB"),
       number("FASTCOMM_SPIN_US", "-1", Limits{-1, 1000 * 1000}, 1, 1, &Environment::spin_us,
              "microseconds that a wait spins before it yields; -1 chooses"),
       number("FASTCOMM_WAIT_WARNING_S", "30", Limits{0, 1000 * 1000}, 1, 1,
              &Environment::wait_warning_s,
-             "seconds of waiting after which a rank says on standard error whom it waits for: once "
-             "a call, and at most once in twice that time; fractions are allowed. 0: never"),
+             "seconds of waiting after which a rank says whom it waits for: once a call, and at "
+             "most once in twice that time; fractions are allowed. 0: never"),
       number("FASTCOMM_LINK_TIMEOUT_S", "10", Limits{0, 1000 * 1000}, 1, 1,
              &Environment::link_timeout_s,
-             "in groups of several hosts, seconds without an answer from another rank's host after "
-             "which it counts as cut off; a stopped process still answers. 0: never"),
+             "between hosts, seconds without an answer after which one counts as cut off; a "
+             "stopped process still answers. 0: never"),
       words("FASTCOMM_CALL_SITES", "off, on", &Environment::call_sites,
-            "`on`: messages say at which line of the program each rank made its call "
-            "([errors.md](errors.md))"),
+            "`on`: messages say at which line each rank made its call ([errors.md](errors.md))"),
       words("FASTCOMM_RECORDS", "on, off", &Environment::records,
-            "`on`: each process writes down its calls, in memory, where `fastcomm top` and "
-            "`fastcomm trace` read them ([tools.md](tools.md))"),
+            "`on`: calls are written down in memory, for `fastcomm top` and `fastcomm trace` "
+            "([tools.md](tools.md))"),
       text("FASTCOMM_DUMP", &Environment::dump,
-           "a folder where the records of a job's ranks are kept if a group fails, in a file that "
-           "a line on standard error names ([tools.md](tools.md#on-failure)). Empty: they are not"),
+           "where the records of a job's ranks are kept if a group fails "
+           "([tools.md](tools.md#on-failure)). Empty: nowhere"),
       words("FASTCOMM_ISA", "auto, generic, avx2, avx512", &Environment::isa,
             "the processor's instructions that loops use"),
       words("FASTCOMM_ROUTE", "auto, pinned, nccl, fastest", &Environment::route,
-            "for tensors on devices of several processes. `pinned`: through host memory that all "
-            "devices reach, not through each other's memory; `nccl`: without fastcomm's kernels. "
-            "`fastest`: where several hosts have one rank each, or ranks whose order costs more, "
-            "Gloo "
-            "as a whole, whatever the bits ([limits.md](limits.md#several-hosts))"),
+            "for tensors on devices of several processes. `pinned`: through host memory; `nccl`: "
+            "without fastcomm's kernels. `fastest`: Gloo as a whole where [several "
+            "hosts](limits.md#several-hosts) have one rank each, or ranks whose order costs "
+            "more, whatever the bits"),
       words("FASTCOMM_IPC", "auto, handle, descriptor, fabric", &Environment::ipc,
-            "how processes map memory of each other's devices: `handle` (`cudaIpc`), `descriptor` "
-            "or `fabric` (the driver's virtual memory); `auto` takes the first of them that works"),
+            "how processes map memory of each other's devices: `cudaIpc`, or the driver's "
+            "virtual memory by `descriptor` or `fabric`; `auto`: the first that works"),
       number("FASTCOMM_WINDOW_BYTES", "16777216", Limits{4 << 10, 1 << 30}, 1, 4096,
              &Environment::window_bytes,
-             "what one round between processes' devices moves; a group takes four times as much "
-             "memory of each device"),
+             "what one round between processes' devices moves; a group takes four times that of "
+             "each device"),
       number("FASTCOMM_POOL_MB", "1048576", Limits{0, 1 << 20}, kMiB, 1, &Environment::pool_bytes,
-             "most memory of a device for tensors that a group's operations use in place; taken "
-             "only as asked for"),
+             "most memory of a device for tensors that operations use in place; taken as needed"),
       number("FASTCOMM_DEVICE_BLOCKS", "0", kDeviceBlocksLimits, 1, 1, &Environment::device_blocks,
              "most blocks of a kernel between processes' devices: fewer leave more of a GPU to "
-             "other kernels. 0: half as many as the GPU has multiprocessors, an eighth where data "
-             "goes through the host's memory"),
+             "others. 0: half its multiprocessors, an eighth through the host's memory"),
       words("FASTCOMM_DEVICE_RESULTS", "auto, push, pull", &Environment::device_results,
-            "in reductions between processes' devices: `push` (`auto`): each rank writes its "
-            "slice to all who get it; `pull`: they read it, and no tensor is used in place"),
+            "in reductions between processes' devices, `push` (`auto`): each rank writes its "
+            "slice to all who get it; `pull`: they read it, and nothing is used in place"),
       words("FASTCOMM_PEER_ACCESS", "auto, off", &Environment::peer_access,
-            "`off`: devices of one process exchange data through pinned host memory only"),
+            "`off`: devices of one process exchange data through pinned host memory"),
       words("FASTCOMM_TUNING", "auto, off", std::monostate{},
             "`off`: ignore what `fastcomm tune` has measured on this machine"),
       words("FASTCOMM_VERDICTS", "auto, off", std::monostate{},

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import platform
+import re
 import textwrap
 from collections.abc import Sequence
 from typing import Any
@@ -14,6 +15,9 @@ from fastcomm import _build, _native
 from fastcomm._commands import crowding
 from fastcomm._commands.common import guarded, is_ready
 from fastcomm._version import __version__
+
+# What a table's column of values says without these words.
+_SHORT = re.compile("^(one of |a whole number from |a number of seconds from )")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -56,7 +60,7 @@ def settings_text(style: str) -> str:
         head = ("variable", "default", "values", "effect")
         lines = [" | ".join(head), "|".join(["---"] * len(head))]
         lines += [
-            f"`{name}` | `{default}` | {allowed} | {effect}"
+            f"`{name}` | `{default}` | {_SHORT.sub('', allowed)} | {effect}"
             for name, default, allowed, effect in rows
         ]
         return "\n".join(f"| {line} |" if "---" not in line else f"|{line}|" for line in lines)

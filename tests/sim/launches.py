@@ -31,26 +31,17 @@ FOR_SLICES = 1 << 20  # large enough for a broadcast in slices
 SLOT = 1024
 HEADER = f"""# Launches of an operation between processes' devices
 
-Written by `python tests/sim/launches.py`, which counts what a captured graph consists of; do not
-edit. {SIZE} ranks, float32. A message is short where what a rank reads of it, its own included, is
-no more than `FASTCOMM_ONE_SHOT_BYTES`. One round is a message that fits into a window's area
-(`FASTCOMM_WINDOW_BYTES`; of operations with a part for each rank, all of its parts). `short`
-stands for `short_kernel`, `meet` for `meeting_kernel`, `copy` for `multi_copy_kernel`, `reduce`
-for `multi_reduce_kernel` or `indirect_reduce_kernel`, `pairs` for a meeting that compares the
-sizes of messages, which all_to_all knows in pairs, `rest` for one that goes on while other ranks
-have more of them, `find` for a meeting that looks up where ranks have their tensors, `combine`
-for `multi_combine_kernel`, which reduces all but sums, `spoil` for `spoil_kernel`, which does
-nothing unless the operation has failed. In place: all ranks' tensors are of
-`fastcomm.empty(device=...)`, or other memory that the group has made. A broadcast goes in slices
-from 256 KiB on, where there are more than two ranks and their devices' memory has the windows.
+Written by `python tests/sim/launches.py` from captured graphs; do not edit. {SIZE} ranks, float32.
+A message is short up to `FASTCOMM_ONE_SHOT_BYTES`; one round fits into `FASTCOMM_WINDOW_BYTES`. In
+place: all tensors are in the group's memory, as of `fastcomm.empty(device=...)`. A broadcast goes
+in slices from 256 KiB on. A fused reduction is of two gradients, in place end to end.
 
-A fused reduction is of two gradients, which in place lie end to end, and else are gathered and
-scattered: by `copy`, or with a type on the wire by `reduce`, of one source. `look` stands for
-`multi_norm_kernel` or `multi_gradient_kernel`, which look at them, `norm` for the two that join
-what they have found. Shards are never used in place.
-
-Captured operations, and so those of this table, always look tensors up: there may be memory of the
-group's when they are replayed. Others do once there is some, and before that meet without.
+`short` is `short_kernel`, `copy` `multi_copy_kernel`, `reduce` `multi_reduce_kernel` or
+`indirect_reduce_kernel`, `combine` `multi_combine_kernel` (all but sums), `meet` `meeting_kernel`.
+`find` meets and looks up ranks' tensors: in graphs always, else once there are some in the group's
+memory. `pairs` compares sizes, `rest` goes on while others have more. `look`
+(`multi_norm_kernel`, `multi_gradient_kernel`) and `norm` find the norm. `spoil` (`spoil_kernel`)
+does nothing unless the operation has failed.
 
 | operation | rank | short | one round | launches | in three rounds | in place | launches |
 |---|---|---|---|---|---|---|---|

@@ -76,6 +76,18 @@ def test_an_example_runs_on_ranks(page: str, name: str, code: str, tmp_path: Pat
         assert all(text.startswith("fastcomm, ") for text in said.values()), output
 
 
+@pytest.mark.parametrize("name", ["rms_norm", "packaged", "accelerated", "fabric", "lit"])
+def test_a_script_of_examples_runs_on_ranks(name: str, tmp_path: Path) -> None:
+    script = ROOT / "docs" / "examples" / f"{name}.py"
+    skip_without(script.read_text())
+    ended = scripts.run(tmp_path, str(script), ranks=2)
+    assert [each.status for each in ended] == [0, 0], ended
+    said = re.findall(r"rank \d: (.+?)(?=rank \d: |\n|$)", "".join(each.said for each in ended))
+    assert len(said) == 2 and said[0] == said[1], said
+    if "get_backend()" in script.read_text():
+        assert said[0].startswith("fastcomm, "), said
+
+
 def _started(program: str, words: str, folder: Path) -> str:
     """Return what a command prints that users type."""
     module = {"torchrun": "torch.distributed.run"}.get(program, program)
