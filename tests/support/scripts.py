@@ -10,11 +10,14 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from support import measured
+import sim
+import torch.distributed as dist
+from support import measured, places
 from support.patience import ENDS
 
 from fastcomm.__main__ import main as command
 from fastcomm._measure.rank import Rank
+from fastcomm._register import NAME, register
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,13 @@ class Ended:
     told: str
 
 
-def run(folder: Path, *words: str, ranks: int = 1, taken_over: bool = False) -> list[Ended]:
+def run(
+    folder: Path,
+    *words: str,
+    ranks: int = 1,
+    taken_over: bool = False,
+    accelerator: str | None = None,
+) -> list[Ended]:
     """Run a script of a folder there on ranks; with ``taken_over`` by ``fastcomm run``.
 
     Args:
@@ -34,14 +43,21 @@ def run(folder: Path, *words: str, ranks: int = 1, taken_over: bool = False) -> 
         words: its name and arguments, or what follows ``fastcomm run``.
         ranks: how many processes, with the variables that torchrun sets.
         taken_over: whether fastcomm takes the place of torch's functions and of Gloo.
+        accelerator: what `places.kind` returns where the script finds devices.
     """
     found: list[Ended] = measured.launched(
-        _run, ranks, str(folder), words, taken_over, timeout_s=ENDS
+        _run, ranks, str(folder), words, taken_over, accelerator, timeout_s=ENDS
     )
     return found
 
 
-def _run(_: Rank, folder: str, words: tuple[str, ...], taken_over: bool) -> Ended:
+def _run(
+    _: Rank, folder: str, words: tuple[str, ...], taken_over: bool, accelerator: str | None
+) -> Ended:
+    places.join(accelerator)
+    if accelerator == "sim":  # as for "cuda", since the name alone is for the devices of its list
+        register()
+        dist.Backend.backend_capability[NAME].append("sim")
     os.chdir(folder)
     with (
         contextlib.redirect_stdout(io.StringIO()) as said,
@@ -57,4 +73,5 @@ def _run(_: Rank, folder: str, words: tuple[str, ...], taken_over: bool) -> Ende
                 status = 0
         except SystemExit as ended:
             status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    sim.check()
     return Ended(status, said.getvalue(), told.getvalue())
