@@ -1,6 +1,7 @@
 """DistributedDataParallel: each rank trains on its part of the rows, on a GPU or on the CPU.
 
     torchrun --nproc-per-node 2 docs/examples/ddp.py
+    fastcomm run --nproc 2 docs/examples/ddp.py  # the same without torchrun
 
 On two machines the same script is started on each of them; HOST0 is the name of one of them:
 

@@ -40,5 +40,5 @@ for _ in range(20):
     scaler.step(optimizer)
     scaler.update()
 weights = sum(p.sum().item() for p in model.parameters())
-print(f"rank {rank}: weights sum to {weights:.6f}, scale {scaler.get_scale():g}")
+print(f"rank {rank}: weights sum to {weights:.2f}, scale {scaler.get_scale():g}")
 dist.destroy_process_group()

@@ -19,19 +19,15 @@ if gpus := torch.accelerator.device_count():
     device = torch.device(int(os.environ["LOCAL_RANK"]) % gpus)
     torch.accelerator.set_device_index(device)
 dist.init_process_group("fastcomm")
-rank, ranks = dist.get_rank(), dist.get_world_size()
-name = dist.group.WORLD.group_name
+rank, ranks, name = dist.get_rank(), dist.get_world_size(), dist.group.WORLD.group_name
 
 torch.manual_seed(0)
 LAYERS, WIDTH, HEAD = 2, 32, 8
 words, head = torch.randn(2, 100, WIDTH).to(device)
 shapes = (3, WIDTH, WIDTH), (WIDTH, WIDTH), (4 * WIDTH, WIDTH), (WIDTH, 4 * WIDTH)
-cuts = list(zip(shapes, (1, 1, 0, 1), strict=True))  # the dimension that is divided
+cut = list(zip(shapes, (1, 1, 0, 1), strict=True))  # the dimension that is divided
 parts = [
-    [
-        torch.randn(shape).chunk(ranks, dim)[rank].to(device) / shape[-1] ** 0.5
-        for shape, dim in cuts
-    ]
+    [torch.randn(shape).chunk(ranks, dim)[rank].to(device) / shape[-1] ** 0.5 for shape, dim in cut]
     for _ in range(LAYERS)
 ]
 past: list[list[torch.Tensor]] = [[] for _ in parts]

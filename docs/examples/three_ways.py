@@ -2,8 +2,8 @@
 
     torchrun --nproc-per-node 8 docs/examples/three_ways.py
 
-Two stages, in each two copies that share a batch, each copy cut over two ranks. The copies are
-FSDP2's, which keeps half of the weights on each rank, since it knows tensors that are cut already.
+Two stages, in each two copies that share a batch, each copy cut over two ranks. FSDP2 keeps the
+copies alike, with half of a copy's weights on each rank: DDP takes no tensors that are cut already.
 """
 
 from __future__ import annotations
