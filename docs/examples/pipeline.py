@@ -2,7 +2,8 @@
 
     torchrun --nproc-per-node 2 docs/examples/pipeline.py
 
-The loss is that of the model in one piece. Up to six ranks have layers.
+The loss is that of the model in one piece, with two to six ranks. Schedule1F1B takes no fewer
+micro-batches than ranks.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ layers = [nn.Sequential(nn.Linear(16, 16), nn.Tanh()) for _ in range(6)]
 first, end = rank * 6 // ranks, (rank + 1) * 6 // ranks
 mine = nn.Sequential(*layers[first:end]).to(device)
 stage = PipelineStage(mine, rank, ranks, device)
-schedule = Schedule1F1B(stage, n_microbatches=4, loss_fn=nn.functional.mse_loss)
+schedule = Schedule1F1B(stage, n_microbatches=8, loss_fn=nn.functional.mse_loss)
 optimizer = torch.optim.SGD(mine.parameters(), lr=0.5)
 for _ in range(10):
     x = torch.randn(32, 16).to(device)  # the same on all ranks
