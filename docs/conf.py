@@ -21,7 +21,7 @@ project = "fastcomm"
 author = "the fastcomm authors"
 version = release = __version__
 root_doc = "index"
-exclude_patterns = ["examples/**", "**.part.md"]
+exclude_patterns = ["examples/**"]
 extensions = [
     *("myst_parser", "sphinx_design", "sphinx_copybutton"),
     *("sphinx.ext.autodoc", "sphinx.ext.napoleon"),

@@ -1,7 +1,11 @@
 """Train with Accelerate over fastcomm: one line forms the group before.
 
-torchrun --nproc-per-node 2 docs/examples/accelerated.py
+    torchrun --nproc-per-node 2 docs/examples/accelerated.py
+
+The rest is as Accelerate's own documents have it.
 """
+
+from __future__ import annotations
 
 import torch
 import torch.distributed as dist

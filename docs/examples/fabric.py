@@ -1,7 +1,11 @@
 """Train with Lightning Fabric over fastcomm.
 
-torchrun --nproc-per-node 2 docs/examples/fabric.py
+    torchrun --nproc-per-node 2 docs/examples/fabric.py
+
+Fabric forms the group; its strategy has the name.
 """
+
+from __future__ import annotations
 
 import torch
 import torch.distributed as dist

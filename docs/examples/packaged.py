@@ -5,6 +5,8 @@
 docs/frameworks/decoding.md says where a package runs.
 """
 
+from __future__ import annotations
+
 import torch
 import torch.distributed as dist
 
@@ -12,13 +14,13 @@ import torch.distributed as dist
 class RowParallel(torch.nn.Module):
     """A linear layer of which each rank has some rows."""
 
-    def __init__(self, weight, group_name):
+    def __init__(self, weight: torch.Tensor, group_name: str) -> None:
         """Hold this rank's rows."""
         super().__init__()
         self.weight = torch.nn.Parameter(weight, requires_grad=False)
         self.group_name = group_name
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the sum of all ranks' products, without what is negative."""
         partial = x @ self.weight
         torch.ops.fastcomm.all_reduce_(partial, self.group_name)

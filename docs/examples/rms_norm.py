@@ -5,6 +5,8 @@
 docs/numerics.md says what the operator promises.
 """
 
+from __future__ import annotations
+
 import torch
 import torch.distributed as dist
 from torch import Tensor

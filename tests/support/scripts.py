@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import sim
+import torch.distributed as dist
 from support import measured, places
 from support.patience import ENDS
 
 from fastcomm.__main__ import main as command
 from fastcomm._measure.rank import Rank
+from fastcomm._register import NAME, register
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,9 @@ def _run(
     _: Rank, folder: str, words: tuple[str, ...], taken_over: bool, accelerator: str | None
 ) -> Ended:
     places.join(accelerator)
+    if accelerator == "sim":  # as for "cuda", since the name alone is for the devices of its list
+        register()
+        dist.Backend.backend_capability[NAME].append("sim")
     os.chdir(folder)
     with (
         contextlib.redirect_stdout(io.StringIO()) as said,
