@@ -91,7 +91,7 @@ def _links_of_the_site(page: str, text: str, written_in: str) -> str:
             place = posixpath.relpath(f"docs/{GALLERY}.md", posixpath.dirname(f"docs/{page}"))
             return f"{place}#{posixpath.basename(target).replace('.', '')}"
         shown = f"docs/{SHOWN_AS[target]}" if target in SHOWN_AS else target
-        if (ROOT / shown).is_dir():
+        if (ROOT / shown / "README.md").is_file():
             shown = f"{shown}/README.md"
         return posixpath.relpath(shown, posixpath.dirname(f"docs/{page}"))
 

@@ -244,7 +244,7 @@ def test_ranks_print_what_torch_computes(
 
 
 def test_the_page_has_a_row_for_each() -> None:
-    assert sorted(shown()) == sorted([*WANTED, "notebook.ipynb"])
+    assert {*WANTED, "notebook.ipynb"} <= shown().keys()
 
 
 def _cells() -> list[dict[str, Any]]:

@@ -20,7 +20,7 @@ python_version = 3.10
 disallow_subclassing_any = False
 [mypy-torch.*]
 follow_imports = skip
-[mypy-accelerate.*,transformers.*]
+[mypy-accelerate.*,lightning.*,transformers.*]
 follow_imports = skip
 ignore_missing_imports = True
 [mypy-fastcomm.*]
