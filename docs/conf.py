@@ -45,6 +45,7 @@ html_show_sourcelink = False
 html_copy_source = False
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_sidebars = {"gallery": []}
 html_theme_options: dict[str, Any] = {
     "logo": {"text": "fastcomm"},
     "navbar_end": ["version-switcher", "theme-switcher"],
