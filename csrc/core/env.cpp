@@ -130,7 +130,7 @@ const std::vector<Setting>& settings() {
             "hosts](limits.md#several-hosts) have one rank each, or ranks whose order costs "
             "more, whatever the bits"),
       words("FASTCOMM_IPC", "auto, handle, descriptor, fabric", &Environment::ipc,
-            "how processes map memory of each other's devices: `cudaIpc`, or the driver's "
+            "how processes map memory of each other's devices: `handle` is `cudaIpc`; the driver's "
             "virtual memory by `descriptor` or `fabric`; `auto`: the first that works"),
       number("FASTCOMM_WINDOW_BYTES", "16777216", Limits{4 << 10, 1 << 30}, 1, 4096,
              &Environment::window_bytes,
