@@ -91,6 +91,7 @@ def ninja_lines(place: Path, below: Path) -> list[str]:
     flags = [*FLAGS, *CODE, *(f"-isystem{header}" for header in headers), "-fopenmp"]
     flags.append("-DTORCH_EXTENSION_NAME=_C")
     command = native_build.compiler()
+    flags += native_build.quick_flags(command)
     cxx = shlex.join([*native_build.launcher(), *command])
     lines = [
         f"flags = {shlex.join(flags)}",

@@ -254,7 +254,7 @@ def library() -> Path:
 def ninja_lines(programs: Iterable[Program]) -> Iterator[str]:
     """Yield the lines of ``build.ninja`` for all builds of ``programs``."""
     command = native_build.compiler()
-    base = [*native_build.standard_flags(command), *COMMON]
+    base = [*native_build.standard_flags(command), *native_build.quick_flags(command), *COMMON]
     base += [f"-I{ROOT / place}" for place in ("csrc", "tests/cpp", "tests")]
     yield f"flags = {shlex.join(base)}"
     cxx = shlex.join([*native_build.launcher(), *command])
