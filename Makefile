@@ -5,6 +5,9 @@
 #   make demo  TORCH="torch==2.12.0"
 #   make build TORCH="torch==2.14.1"
 
+# Compiled modules are kept, whatever the caller's environment says: each rank imports a test's file.
+export PYTHONDONTWRITEBYTECODE :=
+
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help

@@ -31,7 +31,7 @@ def build() -> Path:
     library = native_build.build_library(None)
     program = ROOT / "build" / "record_cost"
     compiler = native_build.compiler()
-    flags = [*native_build.standard_flags(compiler), *native_build.library_flags(None)]
+    flags = [*native_build.standard_flags(compiler), *native_build.library_flags()]
     source = ROOT / "benchmarks" / "cpp" / "record_cost.cpp"
     command = [*compiler, *flags, "-I", str(ROOT / "csrc"), str(source), str(library)]
     subprocess.run([*command, "-o", str(program)], check=True)

@@ -61,7 +61,7 @@ def build() -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     compiler = native_build.compiler()
     macros = native_build.variant_macros(native_build.native_sources())
-    flags = [*native_build.standard_flags(compiler), *native_build.library_flags(None)]
+    flags = [*native_build.standard_flags(compiler), *native_build.library_flags()]
     flags += ["-I", str(ROOT / "csrc"), *(f"-D{macro}=1" for macro in macros)]
     objects = []
     for source in sorted((ROOT / "benchmarks" / "cpp").glob("loop_floor_*.cpp")):

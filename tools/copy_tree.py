@@ -1,5 +1,8 @@
 """Copy the sources to another folder, to build another flavour there: ``copy_tree.py FOLDER``.
 
+With ``--loops`` only the objects of the CPU's loops are copied, from the CPU flavour to the CUDA
+flavour: in both they come of the same commands.
+
 Everything that git tracks or would track is copied with its times, so that after a second copy only
 what has changed is compiled again. What is no longer a source is removed there; ``build`` and
 environments stay.
@@ -11,6 +14,8 @@ import argparse
 import shutil
 import subprocess
 from pathlib import Path
+
+import native_build
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -40,11 +45,26 @@ def copy(target: Path) -> None:
         shutil.copy2(ROOT / name, place)
 
 
+def copy_loops(target: Path) -> None:
+    """Copy the loops' objects, with what ninja knows of them, unless something is built there."""
+    built, place = (root / "build" for root in (ROOT, target))
+    built, place = built / "native-cpu", place / "native-cuda"
+    if (place / ".ninja_log").exists() or not (built / ".ninja_log").exists():
+        return
+    (place / "units").mkdir(parents=True, exist_ok=True)
+    units = [path for path in (built / "units").glob("*.cpp") if native_build.is_loops(path)]
+    objects = [path.with_name(f"{path.name}.o") for path in units]
+    for path in [*units, *objects, built / ".ninja_deps", built / ".ninja_log"]:
+        shutil.copy2(path, place / path.relative_to(built))
+
+
 def main() -> None:
     """Copy to the folder that the command line names."""
     parser = argparse.ArgumentParser(description="Copy the sources to another folder.")
     parser.add_argument("folder", type=Path)
-    copy(parser.parse_args().folder.resolve())
+    parser.add_argument("--loops", action="store_true", help="copy objects of the CPU's loops")
+    options = parser.parse_args()
+    (copy_loops if options.loops else copy)(options.folder.resolve())
 
 
 if __name__ == "__main__":

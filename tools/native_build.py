@@ -102,10 +102,14 @@ def units_of(sources: Sequence[Path]) -> dict[str, list[Path]]:
     """
     units: dict[str, list[Path]] = {}
     for source in sources:
-        alone = variant_of(source) or source.name.endswith("_generic.cpp")
         layer = source.relative_to(CSRC).parts[0]
-        units.setdefault(source.stem if alone else layer, []).append(source)
+        units.setdefault(source.stem if is_loops(source) else layer, []).append(source)
     return units
+
+
+def is_loops(source: Path) -> bool:
+    """Tell whether a source, or a unit, has the loops for one instruction set."""
+    return source.stem.endswith("_generic") or variant_of(source) is not None
 
 
 def torch_units() -> dict[str, list[Path]]:
@@ -141,6 +145,13 @@ def standard_flags(command: Sequence[str]) -> list[str]:
     return ["-std=gnu++17"] if int(default.rstrip("L")) < 201703 else []
 
 
+def quick_flags(command: Sequence[str]) -> list[str]:
+    """Return what lets GCC look for garbage only above a gigabyte; the code is the same."""
+    asked = subprocess.run([*command, "--version"], check=True, capture_output=True, text=True)
+    is_gcc = "Free Software Foundation" in asked.stdout
+    return ["--param=ggc-min-heapsize=1000000"] if is_gcc else []
+
+
 def launcher() -> list[str]:
     """Return the words in front of a compiler's command: ccache, where available."""
     ccache = shutil.which("ccache")
@@ -160,14 +171,10 @@ class Cuda:
         return str(Path(self.home, "bin", "nvcc"))
 
 
-def library_flags(cuda: Cuda | None) -> list[str]:
-    """Return the flags of the library that ``fastcomm._C`` is linked with."""
+def library_flags() -> list[str]:
+    """Return the flags of the library that ``fastcomm._C`` is linked with, besides CUDA's."""
     flags = ["-fPIC", "-pthread", "-DNDEBUG", *WARNING_FLAGS, *CODE_FLAGS]
-    if os.environ.get("FASTCOMM_DEBUG") == "1":
-        flags += ["-O0", "-g"]
-    if cuda:
-        flags += ["-DFC_WITH_CUDA=1", "-isystem", f"{cuda.home}/include"]
-    return flags
+    return [*flags, "-O0", "-g"] if os.environ.get("FASTCOMM_DEBUG") == "1" else flags
 
 
 def library_dir(cuda: Cuda | None) -> Path:
@@ -207,12 +214,14 @@ def write_ninja_file(
     """Write ``build_dir/build.ninja``; ninja compares commands, so rewriting it costs nothing."""
     command = compiler()
     macros = [f"-D{macro}=1" for macro in variant_macros(sources)]
-    base = [*standard_flags(command), "-I", str(CSRC), *macros, *flags]
+    # Relative, as the loops' units are: their commands are the same in every copy of the sources.
+    base = [*standard_flags(command), "-I", os.path.relpath(CSRC, build_dir), *macros, *flags]
+    with_cuda = ["-DFC_WITH_CUDA=1", "-isystem", f"{cuda.home}/include"] if cuda else []
     lines = [
         f"cxx = {shlex.join([*launcher(), *command])}",
         f"cxxflags = {shlex.join(base)}",
         "rule cxx",
-        "  command = $cxx -MMD -MF $out.d $cxxflags $variant -c $in -o $out",
+        "  command = $cxx -MMD -MF $out.d $cxxflags $more -c $in -o $out",
         "  depfile = $out.d",
         "  deps = gcc",
         "  description = $cxx $source",
@@ -232,10 +241,11 @@ def write_ninja_file(
         name = unit.relative_to(build_dir)
         objects.append(f"{name}.o")
         variant = variant_of(unit)
+        more = (variant[1] if variant else []) if is_loops(unit) else with_cuda
         lines += [
-            f"build {objects[-1]}: cxx {str(unit).replace(' ', '$ ')}",
+            f"build {objects[-1]}: cxx {name}",
             f"  source = {name.stem}",
-            f"  variant = {shlex.join(variant[1]) if variant else ''}",
+            f"  more = {shlex.join(more)}",
         ]
     lines += [f"build {LIBRARY_NAME}: ar {' '.join(objects)}", f"default {LIBRARY_NAME}", ""]
     (build_dir / "build.ninja").write_text("\n".join(lines))
@@ -278,7 +288,7 @@ def build(build_dir: Path, flags: Sequence[str], cuda: Cuda | None = None) -> Pa
 
 def build_library(cuda: Cuda | None) -> Path:
     """Build the library that ``fastcomm._C`` is linked with, and return its path."""
-    return build(library_dir(cuda), library_flags(cuda), cuda)
+    return build(library_dir(cuda), library_flags(), cuda)
 
 
 def write_units(build_dir: Path, units: Mapping[str, Sequence[Path]]) -> list[Path]:
@@ -317,7 +327,11 @@ def compile_commands(*build_dirs: Path) -> list[dict[str, str]]:
             command = [find_ninja(), "-C", str(build_dir), "-t", "compdb"]
             entries += json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
     return [
-        {**entry, "file": source, "command": entry["command"].replace(entry["file"], source)}
+        {
+            **entry,
+            "file": source,
+            "command": entry["command"].replace(f"-c {entry['file']}", f"-c {source}"),
+        }
         for entry in entries
         if entry["file"].endswith((".cpp", ".cu"))
         for source in sources_of_entry(entry)

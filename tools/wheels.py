@@ -78,7 +78,7 @@ def native_library() -> Path:
     exports = PLACE / "exports.map"
     exports.parent.mkdir(parents=True, exist_ok=True)
     exports.write_text(EXPORTS)
-    flags = [*native_build.library_flags(None), *VISIBLE]
+    flags = [*native_build.library_flags(), *VISIBLE]
     archive = native_build.build(PLACE / "native", flags)
     library = PLACE / NATIVE
     command = [*native_build.compiler(), "-shared", "-s", "-pthread", "-o", str(library)]

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import pytest
 from support import programs
-from support.programs import SHIM_BOUNDS
+from support.programs import SHIM, SHIM_BOUNDS_ALL, Build
 
 
 @pytest.mark.parametrize("case", ["calls", "places"])
-def test_calls_move_what_they_say(case: str) -> None:
+@pytest.mark.parametrize(
+    "build", [SHIM, pytest.param(SHIM_BOUNDS_ALL, marks=pytest.mark.release)], ids=lambda b: b.name
+)
+def test_calls_move_what_they_say(build: Build, case: str) -> None:
     environment = {"ASAN_OPTIONS": "detect_leaks=0"}  # the shim keeps what streams may still use
-    programs.check(programs.get("benchmark_calls_test", SHIM_BOUNDS), case, environment=environment)
+    programs.check(programs.get("benchmark_calls_test", build), case, environment=environment)

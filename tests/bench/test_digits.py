@@ -13,13 +13,13 @@ import demo
 import digits
 import pytest
 from support import measured
+from support.installed import needs
 from support.patience import ENDS
 
 from fastcomm._measure.launch import RankError
 from fastcomm.bench.records import read_records
 
-pytest.importorskip("sklearn")
-pytest.importorskip("matplotlib")
+needs("sklearn", "matplotlib")
 
 ROOT = Path(__file__).parents[2]
 STEPS = ["--max-steps", "9"]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import copy_tree
 import cuda_toolkit
 import native_build
 import pytest
@@ -161,3 +163,25 @@ def test_command_line(root: Path, tmp_path: Path) -> None:
     command = [sys.executable, str(root / "tools" / "native_build.py"), "--help"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=ENDS)
     assert done.returncode == 0 and "--cxxflags" in done.stdout
+
+
+def test_loops_are_compiled_once_for_both_flavours(
+    small_tree: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ninja takes what was copied for its own, in another folder and with CUDA."""
+    monkeypatch.setattr(copy_tree, "ROOT", tmp_path)
+    monkeypatch.setattr(cuda_toolkit, "compression_options", lambda home: [])
+    (tmp_path / "csrc" / "kernels" / "sum_generic.cpp").write_text("int a0() { return 0; }\n")
+    built = native_build.build_library(None).parent
+    copy = tmp_path / "copy"
+    shutil.copytree(tmp_path / "csrc", copy / "csrc", copy_function=shutil.copy2)
+    copy_tree.copy_loops(copy)
+    monkeypatch.setattr(native_build, "ROOT", copy)
+    monkeypatch.setattr(native_build, "CSRC", copy / "csrc")
+    place = native_build.library_dir(native_build.Cuda("/no/cuda", ()))
+    loops = list((place / "units").glob("*.cpp.o"))
+    kept = [path.stat().st_mtime_ns for path in loops]
+    assert loops and kept == [(built / "units" / path.name).stat().st_mtime_ns for path in loops]
+    native_build.build_library(native_build.Cuda("/no/cuda", ()))
+    assert (place / native_build.LIBRARY_NAME).exists()
+    assert [path.stat().st_mtime_ns for path in loops] == kept

@@ -9,8 +9,6 @@ import pytest
 from support.namespaces import Host
 from support.torchrun import torchrun_on
 
-pytestmark = pytest.mark.serial  # network namespaces
-
 WORKER = """
 import os, pathlib, signal, sys
 import torch, torch.distributed as dist

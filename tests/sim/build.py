@@ -2,8 +2,8 @@
 
 One library, because the shim's devices, streams and clocks must exist once. It is ``fastcomm._C``
 and the simulation's own module ``_sim`` at the same time. Everything is compiled quickly rather
-than well, for one instruction set, with the negative controls of ``csrc/core/control.h``; the
-layers below torch are those of the C++ tests under the shim.
+than well, with the negative controls of ``csrc/core/control.h``; the layers below torch are those
+of the C++ tests under the shim, but for the CPU's loops, which are the product's own.
 """
 
 from __future__ import annotations
@@ -91,6 +91,7 @@ def ninja_lines(place: Path, below: Path) -> list[str]:
     flags = [*FLAGS, *CODE, *(f"-isystem{header}" for header in headers), "-fopenmp"]
     flags.append("-DTORCH_EXTENSION_NAME=_C")
     command = native_build.compiler()
+    flags += native_build.quick_flags(command)
     cxx = shlex.join([*native_build.launcher(), *command])
     lines = [
         f"flags = {shlex.join(flags)}",
@@ -104,7 +105,7 @@ def ninja_lines(place: Path, below: Path) -> list[str]:
     ]
     sources = native_build.write_units(place / "units", units())
     lines += [f"build {source.stem}.o: cxx {source}" for source in sources]
-    linked = [*(f"{source.stem}.o" for source in sources), str(below)]
+    linked = [*(f"{source.stem}.o" for source in sources), str(below), str(programs.library())]
     lines += [f"build {LIBRARY}: link {' '.join(linked)}", f"default {LIBRARY}", ""]
     return lines
 

@@ -50,13 +50,19 @@ class Build:
         name: name of the folder of its objects.
         flags: for compiler and linker, besides those of all builds.
         library: True if programs are linked with the library of ``fastcomm._C``, as it is.
+        loops: True if they take the layer of the CPU's loops from there, and no other.
         rare: True if nothing that `make test` runs needs it.
     """
 
     name: str
     flags: tuple[str, ...]
     library: bool = False
+    loops: bool = False
     rare: bool = False
+
+    def without_loops(self, sources: Iterable[str]) -> list[str]:
+        """Return the sources and units that are compiled, without those of the library."""
+        return [source for source in sources if source != "kernels" or not self.loops]
 
 
 PLAIN = Build("plain", (), library=True)
@@ -65,9 +71,9 @@ WATCHED = Build("watched", (*TSAN, *SHIM_FLAGS, FEW))
 BOUNDS = Build("bounds", (*ASAN, CONTROLS))
 # In a library that Python loads, too: that of the simulated accelerator (tests/sim/build.py).
 LOADED = ("-fPIC", "-fvisibility=hidden")
-SHIM = Build("shim", (*LOADED, *SHIM_FLAGS))
+SHIM = Build("shim", (*LOADED, *SHIM_FLAGS), loops=True)
 # Without controls, to time what hosts do.
-SHIM_OPTIMIZED = Build("shim_optimized", (*LOADED, "-DFC_SHIM", "-O3"), rare=True)
+SHIM_OPTIMIZED = Build("shim_optimized", (*LOADED, "-DFC_SHIM", "-O3"), loops=True, rare=True)
 SHIM_BOUNDS = Build("shim_bounds", (*ASAN, *SHIM_FLAGS, FEW))
 WATCHED_ALL = Build("watched_all", (*TSAN, *SHIM_FLAGS), rare=True)
 SHIM_BOUNDS_ALL = Build("shim_bounds_all", (*ASAN, *SHIM_FLAGS), rare=True)
@@ -125,7 +131,7 @@ class Program:
     def sources_for(self, build: Build) -> list[str]:
         """Return everything that is compiled for it, its own source first."""
         own = self.source or f"tests/cpp/{self.name}.cpp"
-        rest = () if build.library else self.sources
+        rest = () if build.library else build.without_loops(self.sources)
         return [own, *(f"units/{s}.cpp" if s in UNITS else s for s in rest)]
 
 
@@ -216,7 +222,7 @@ PROGRAMS = (
         *(*kernels("multi_gradient", "gradient_norm"), *CPU_LOOPS),
     ),
     *tests(
-        *("bench/test_cuda_kernels.py", "benchmark_calls", (SHIM_BOUNDS,)),
+        *("bench/test_cuda_kernels.py", "benchmark_calls", (SHIM, SHIM_BOUNDS_ALL)),
         *(*kernels("multi_copy", "multi_reduce", "multi_gradient", "gradient_norm"), ERROR),
     ),
     *tests("shim/test_shim.py", "shim_order", _SHIM_WATCHED, *LOCAL),
@@ -230,7 +236,8 @@ PROGRAMS = (
 )
 
 
-# What is not a program: all that is compiled with the shim, for `SHIM` and `SHIM_OPTIMIZED`.
+# What is not a program: all that is compiled with the shim, for `SHIM` and `SHIM_OPTIMIZED`. It is
+# linked with `library`, too.
 SHIM_LIBRARY = "libfastcomm_shim.a"
 
 
@@ -239,10 +246,15 @@ def folder() -> Path:
     return ROOT / "build" / f"tests-{Path(native_build.compiler()[0]).name}"
 
 
+def library() -> Path:
+    """Return the library of ``fastcomm._C``; `make` builds it where it is needed."""
+    return native_build.library_dir(None) / native_build.LIBRARY_NAME
+
+
 def ninja_lines(programs: Iterable[Program]) -> Iterator[str]:
     """Yield the lines of ``build.ninja`` for all builds of ``programs``."""
     command = native_build.compiler()
-    base = [*native_build.standard_flags(command), *COMMON]
+    base = [*native_build.standard_flags(command), *native_build.quick_flags(command), *COMMON]
     base += [f"-I{ROOT / place}" for place in ("csrc", "tests/cpp", "tests")]
     yield f"flags = {shlex.join(base)}"
     cxx = shlex.join([*native_build.launcher(), *command])
@@ -251,7 +263,6 @@ def ninja_lines(programs: Iterable[Program]) -> Iterator[str]:
     yield f"rule link\n  command = {shlex.join(command)} $flags $more $in -o $out"
     yield "  description = $build: $out"
     yield "rule archive\n  command = rm -f $out && ar rcs $out $in\n  description = $build: $out"
-    library = native_build.library_dir(None) / native_build.LIBRARY_NAME
     seen = set()
 
     def compiled(sources: Iterable[str], build: Build) -> Iterator[str]:
@@ -267,7 +278,8 @@ def ninja_lines(programs: Iterable[Program]) -> Iterator[str]:
 
     def made(rule: str, what: str, build: Build, sources: Iterable[str]) -> Iterator[str]:
         objects = [f"{build.name}/{source}.o" for source in sources]
-        linked = [*objects, str(library)] if build.library else objects
+        own = rule == "link" and (build.library or build.loops)
+        linked = [*objects, str(library())] if own else objects
         yield f"build {build.name}/{what}: {rule} {' '.join(linked)}"
         yield f"  build = {build.name}\n  more = {shlex.join(build.flags)}"
 
@@ -277,7 +289,7 @@ def ninja_lines(programs: Iterable[Program]) -> Iterator[str]:
             yield from compiled(sources, build)
             yield from made("link", program.name, build, sources)
     for build in (SHIM, SHIM_OPTIMIZED):
-        sources = [f"units/{name}.cpp" for name in layer_units()]
+        sources = [f"units/{name}.cpp" for name in build.without_loops(layer_units())]
         sources += [str(path.relative_to(ROOT)) for path in native_build.cuda_sources()]
         yield from compiled(sources, build)
         yield from made("archive", SHIM_LIBRARY, build, sources)
@@ -302,7 +314,7 @@ def make(wanted: Iterable[tuple[str, Build]], *, quiet: bool = True) -> None:
     if not targets:
         return
     output = subprocess.PIPE if quiet else None
-    if any(build.library for _, build in wanted):
+    if any(build.library or build.loops for _, build in wanted):
         command = [sys.executable, str(ROOT / "tools/native_build.py"), "--library"]
         _run(command, output)
     place = folder()

@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from support.alike import assert_ranks_alike, plain
+from support.installed import needs
 from support.ranks import World, run_ranks
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -20,7 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import fastcomm
 from fastcomm.ddp_comm_hooks import FusedState, fused_hook
 
-pytest.importorskip("accelerate")
+needs("accelerate")
 
 ACCUMULATED, UPDATES, HALF = 2, 6, 3
 WIDTH, CLASSES, BATCH = 8, 3, 2

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 import torch.distributed as dist
 from support.alike import assert_ranks_alike, plain
+from support.installed import needs
 from support.ranks import World, run_ranks
 from support.tree import same_bits
 from torch.distributed.tensor import DTensor
@@ -17,8 +17,7 @@ from torch.utils.data import Dataset
 
 import fastcomm
 
-pytest.importorskip("transformers")
-pytest.importorskip("accelerate")
+needs("transformers", "accelerate")
 
 UPDATES, HALF, CLIPPED = 6, 3, 0.5
 WORDS, LENGTH = 50, 6
