@@ -63,8 +63,9 @@ def parsed(
 def run(name: str, needed: Sequence[str], body: Callable[[], int]) -> int:
     """Run a command, and return its exit status.
 
-    The status is 130 for Ctrl-C, and 2, with a line that says why, where `is_ready` is False, a
-    system call fails (a file cannot be written), or the native library does not load.
+    The status is 130 for Ctrl-C, 1 if nobody reads the output to its end, and 2, with a line that
+    says why, where `is_ready` is False, a system call fails (a file cannot be written), or the
+    native library does not load.
     """
     return guarded(name, lambda: body() if is_ready(name, needed) else 2)
 
@@ -72,9 +73,15 @@ def run(name: str, needed: Sequence[str], body: Callable[[], int]) -> int:
 def guarded(name: str, body: Callable[[], int]) -> int:
     """Run a command that calls `is_ready` itself, if at all; the exit status is that of `run`."""
     try:
-        return body()
+        status = body()
+        sys.stdout.flush()
+        return status
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # who reads has seen enough, as `head`
+        with open(os.devnull, "w") as nowhere:  # for what the interpreter flushes when it ends
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+        return 1
     except (OSError, _native.NativeLibraryError) as error:
         print(f"{name}: {error}", file=sys.stderr)
         return 2

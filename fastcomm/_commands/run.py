@@ -21,7 +21,8 @@ def build_parser() -> argparse.ArgumentParser:
         prog="fastcomm run",
         usage="fastcomm run [-h] [--nproc N [--bind]] {script.py | -m module} [argument ...]",
         description="Run a script as python would, with fastcomm in place of torch's own: "
-        "torch.nn.parallel and torch.cuda.comm are fastcomm's, and init_process_group and "
+        "torch.nn.DataParallel, its functions and torch.cuda.comm are fastcomm's, and "
+        "init_process_group and "
         "new_group take fastcomm where the script asks for gloo and, on a machine without GPUs, "
         "for nccl.",
         epilog="Under torchrun: torchrun --nproc-per-node 2 -m fastcomm run script.py",
@@ -104,8 +105,8 @@ def _script(rest: Sequence[str], as_module: bool) -> int:
     os.environ[_register.RUN] = f"-m {rest[0]}" if as_module else os.path.abspath(rest[0])
     if os.environ.get("RANK", "0") == "0":
         print(
-            "fastcomm run: torch.nn.parallel and torch.cuda.comm are fastcomm's, "
-            f"and so is a process group that asks for {_taken()}",
+            "fastcomm run: torch.nn.DataParallel, its functions and torch.cuda.comm are "
+            f"fastcomm's, and so is a process group that asks for {_taken()}",
             file=sys.stderr,
         )
     run_script(rest, as_module)

@@ -117,7 +117,10 @@ def _jobs_text(options: argparse.Namespace, seen: Report) -> str:
     if seen.jobs:
         return text(seen)
     if options.pid is not None:
-        return f"no job found: process {options.pid} has no records of fastcomm, or is not here"
+        return (
+            f"no job found: process {options.pid} has no records of fastcomm, and has started none "
+            "that has, or is not here"
+        )
     return "no job found" + ("" if options.all else " of this user; --all looks at all users")
 
 

@@ -51,7 +51,7 @@ def find(
     Args:
         pid: find the ranks of this process's job only: those it shares groups with, and those
             these share groups with, and so on. It may be a rank, a dead rank as it saw itself,
-            or a process that a rank has forked.
+            a process that a rank has forked, or one that has started ranks, as torchrun does.
         all_users: look at processes of all users, not only at those of this one.
         last: how many of the newest calls are wanted (see `layout.read`); None: all.
         keep: keep what is in the files, too; then all calls are read.
@@ -181,6 +181,8 @@ def _job_of(pid: int, ranks: Sequence[RankFile]) -> list[RankFile]:
     dead = [rank for rank in ranks if rank.process is None and rank.snapshot.pid == pid]
     held = [rank for rank in ranks if pid in rank.holders]
     job = list(own or held or dead)
+    if not job:
+        job = [r for r in ranks if r.process is not None and processes.descends(r.process, pid)]
     tokens = {group.token for rank in job for group in rank.snapshot.groups}
     left = [rank for rank in ranks if rank not in job]
     while more := [r for r in left if any(g.token in tokens for g in r.snapshot.groups)]:

@@ -33,6 +33,7 @@ class Process:
     start_time: int  # in ticks since boot
     cpu: float  # seconds of processor time that it has used
     command: str  # words with spaces between; "" if it ends
+    parent: int = 0  # the process that has started it, or took it over; 0: not visible
 
     @property
     def is_dead(self) -> bool:
@@ -77,7 +78,18 @@ def look(pid: int) -> Process | None:
         start_time=int(words[19]),
         cpu=(int(words[11]) + int(words[12])) / _TICKS,
         command=text(command[:_MOST_OF_A_COMMAND].rstrip(b"\0").replace(b"\0", b" ")),
+        parent=int(words[1]),
     )
+
+
+def descends(process: Process, ancestor: int) -> bool:
+    """Tell whether a process was started by another, or by one that this one has started."""
+    seen: Process | None = process
+    while seen is not None and seen.parent != 0:
+        if seen.parent == ancestor:
+            return True
+        seen = look(seen.parent)
+    return False
 
 
 def uid_of(pid: int) -> int | None:

@@ -18,6 +18,8 @@ from support.ranks import World, run_outcomes, run_ranks
 from support.reductions import inputs, reduced, same
 from support.stores import join_hosts
 
+pytestmark = pytest.mark.serial  # network namespaces
+
 COUNTS = (3, 1000, 70_001)  # enclosed in the envelope, short, long
 
 

@@ -17,6 +17,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import fastcomm
 
+pytestmark = pytest.mark.serial  # network namespaces
+
 
 class _Log(logging.Handler):
     """Keeps what the package's logger says."""

@@ -23,7 +23,7 @@ import fastcomm
 from fastcomm._distributed import device_engines
 from fastcomm._distributed.device_engines import Factory
 
-pytestmark = pytest.mark.usefixtures("simulated")
+pytestmark = [pytest.mark.serial, pytest.mark.usefixtures("simulated")]  # network namespaces
 
 run_ranks = functools.partial(ranks.run_ranks, backend="cpu:fastcomm,sim:fastcomm")
 _made: list[Any] = []

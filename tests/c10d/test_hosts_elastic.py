@@ -9,6 +9,8 @@ import pytest
 from support.namespaces import Host
 from support.torchrun import torchrun_on
 
+pytestmark = pytest.mark.serial  # network namespaces
+
 WORKER = """
 import os, pathlib, signal, sys
 import torch, torch.distributed as dist

@@ -18,6 +18,8 @@ from support.stores import join_hosts
 
 import fastcomm
 
+pytestmark = pytest.mark.serial  # network namespaces
+
 SHORT_BYTES = 64 * 1024  # kShortBytes of csrc/coll/host_thresholds.h
 CHUNK_BYTES = 1 << 20  # kLeastChunkBytes, there
 ENCLOSED_BYTES = 2048  # HostExchange::kEnclosedBytes

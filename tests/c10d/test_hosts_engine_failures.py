@@ -18,6 +18,8 @@ from support.ranks import World, run_outcomes, run_ranks
 from support.stores import join_hosts, join_over
 from torch._C._distributed_c10d import ErrorType
 
+pytestmark = pytest.mark.serial  # network namespaces
+
 # What each rank calls: sizes, in elements of fp32.
 UNLIKE = {
     "short": [10, 10, 11, 11],

@@ -17,6 +17,8 @@ import fastcomm
 from fastcomm._gradients.fused import FusedResult, fused_reduce_add_coalesced
 from fastcomm._gradients.shards import fused_reduce_scatter_, gather_shards_, row_offsets
 
+pytestmark = pytest.mark.serial  # network namespaces
+
 # Shapes and types of a model's gradients: several chunks of fp32, and all that a list may hold.
 SHAPES: list[tuple[tuple[int, ...], torch.dtype]] = [
     ((3,), torch.float32),

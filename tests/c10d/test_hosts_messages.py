@@ -16,6 +16,8 @@ from support.stores import join_hosts
 
 import fastcomm
 
+pytestmark = pytest.mark.serial  # network namespaces
+
 # In bytes, around the limits of csrc/c10d/engines/hosts: in an envelope, short, in chunks.
 SIZES = [8, 2048, 2056, 64 * 1024, 64 * 1024 + 8, (4 << 20) + 8]
 

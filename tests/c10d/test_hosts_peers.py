@@ -17,6 +17,8 @@ from support.ranks import World, run_outcomes, run_ranks
 from support.reductions import DTYPES
 from support.stores import join_hosts
 
+pytestmark = pytest.mark.serial  # network namespaces
+
 SIZES = [0, 1, 100, 40_000, 300_000]  # elements
 
 

@@ -17,6 +17,8 @@ import fastcomm
 from fastcomm import _native
 from fastcomm._distributed.backend import backend_of
 
+pytestmark = pytest.mark.serial  # network namespaces
+
 KIB = 1 << 10
 SHORT, CHUNK = "FASTCOMM_HOSTS_SHORT_BYTES", "FASTCOMM_HOSTS_CHUNK_BYTES"
 SMALL = {SHORT: str(4 * KIB), CHUNK: str(64 * KIB)}

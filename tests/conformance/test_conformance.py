@@ -47,6 +47,7 @@ def test_torchs_tests_pass(tmp_path: Path) -> None:
 
 
 @pytest.mark.release
+@pytest.mark.serial  # network namespaces
 @pytest.mark.parametrize("ranks", ["2", "4"])
 def test_torchs_tests_pass_over_two_hosts(tmp_path: Path, ranks: str) -> None:
     if (reason := why_no_switch()) is not None:

@@ -25,6 +25,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import fastcomm
 
+pytestmark = pytest.mark.serial  # network namespaces
+
 
 def _power_sgd(ddp: DistributedDataParallel) -> None:
     """Let continuations reduce, two after the other for each bucket."""

@@ -22,6 +22,8 @@ from fastcomm.tune import cli
 from fastcomm.tune import hosts as by_hosts
 from fastcomm.tune.candidates import BETWEEN_HOSTS, Message
 
+pytestmark = pytest.mark.serial  # network namespaces
+
 pytest.importorskip("tabulate")
 pytest.importorskip("tqdm")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -51,6 +52,16 @@ def test_a_job_that_is_held_up(held: Ranks, capsys: pytest.CaptureFixture[str]) 
         if number == 2:
             state = r"outside any call, sleeps +2\d\.\d s"
         assert re.fullmatch(rf" +{number} +{file.pid}  {state} +0\.0 +0 B", row)
+
+
+def test_a_reader_that_has_seen_enough(held: Ranks) -> None:
+    file = held.start()
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [*TOP, str(file.pid), "--once"]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, timeout=ENDS, text=True)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, "")
 
 
 def test_the_status_tells_whether_all_is_well(

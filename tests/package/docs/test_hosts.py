@@ -16,6 +16,8 @@ from support.namespaces import Host
 from support.ranks import World, run_ranks
 from support.torchrun import on_hosts, torchrun_on
 
+pytestmark = pytest.mark.serial  # network namespaces
+
 SCRIPT = str(Path(__file__).resolve().parents[3] / "docs/examples/hosts.py")
 RANKS = 2  # on each host
 

@@ -43,6 +43,13 @@ def test_a_job_is_found_from_any_of_its_ranks(held: Ranks) -> None:
         assert everyone >= {other.pid, *(file.pid for file in files)}
 
 
+def test_a_job_is_found_from_what_has_started_it(held: Ranks) -> None:
+    files = held.held_up()
+    found = find.find(os.getpid())
+    assert {rank.snapshot.pid for rank in found.ranks} == {file.pid for file in files}
+    assert not find.find(2**22 + 1).ranks  # more than Linux numbers
+
+
 def test_a_job_reaches_beyond_the_groups_of_a_process(held: Ranks) -> None:
     pids = []
     for tokens in ((1,), (1, 2), (2, 3), (4,)):
