@@ -22,9 +22,8 @@ def build_parser() -> argparse.ArgumentParser:
         usage="fastcomm run [-h] [--nproc N [--bind]] {script.py | -m module} [argument ...]",
         description="Run a script as python would, with fastcomm in place of torch's own: "
         "torch.nn.DataParallel, its functions and torch.cuda.comm are fastcomm's, and "
-        "init_process_group and "
-        "new_group take fastcomm where the script asks for gloo and, on a machine without GPUs, "
-        "for nccl.",
+        "init_process_group and new_group take fastcomm where the script asks for gloo and, on a "
+        "machine without GPUs, for nccl.",
         epilog="Under torchrun: torchrun --nproc-per-node 2 -m fastcomm run script.py",
     )
     parser.add_argument(

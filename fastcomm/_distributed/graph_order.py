@@ -24,6 +24,8 @@ _WITH_GRAPHS = [
     for name in ("cond", "while_loop", "while_loop_stack_output", "invoke_subgraph")
     if hasattr(torch.ops.higher_order, name)
 ]
+for _caller in _WITH_GRAPHS:
+    torch.fx.node.has_side_effect(_caller)
 # The buffer of the collective that was lowered last, by graph.
 _last: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 
@@ -34,8 +36,6 @@ def keep_order(operator: OpOverload) -> None:
     It is called, too, where nothing is read of what it returns.
     """
     torch.fx.node.has_side_effect(operator)
-    for caller in _WITH_GRAPHS:
-        torch.fx.node.has_side_effect(caller)
     _ordered.add(operator)
 
 
